@@ -1,0 +1,191 @@
+"""A machine with /dev/kvm for hosts that have none: QEMU's TCG emulates AMD SVM, Debian's kvm-amd runs on it.
+
+start() boots it with the host's / as its root, runs one command there and gives back its exit status.
+See with-kvm for what it promises, l1/init for what happens inside.
+"""
+
+import ctypes
+import os
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import debkernel
+import initramfs
+
+HERE = Path(__file__).resolve().parent.parent
+SCRATCH = "/run/spindle/scratch"
+HIDDEN = ("/tmp", "/run", "/var/tmp", "/dev", "/proc", "/sys")  # of the host; the machine has its own
+MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "kvm_amd")
+SCRATCH_MODULES = ("virtio_blk", "ext4", "crc32c_generic")
+COMMAND_LINE = ("console=ttyS0 quiet loglevel=3 nokaslr mitigations=off no_timer_check tsc=reliable "
+                "panic=-1 rdinit=/init")
+PR_SET_PDEATHSIG = 1
+
+
+class Error(Exception):
+    """One line that says what went wrong and what to do."""
+
+
+def _tied_to_parent() -> None:
+    """In the child: die with with-kvm, however that ends, and leave the terminal's Ctrl-C to it."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _qemu() -> str:
+    qemu = shutil.which("qemu-system-x86_64")
+    if not qemu:
+        raise Error("qemu-system-x86_64 is not installed: run scripts/install-deps --guest")
+    return qemu
+
+
+def make_scratch(path: Path, size: str) -> None:
+    mke2fs = initramfs.find_program("mke2fs")
+    with open(path, "wb") as f:
+        f.truncate(parse_size(size))
+    # Its own files are what is tested there, so nothing lazy may write behind a test's back.
+    made = subprocess.run([mke2fs, "-q", "-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
+                           "-O", "^has_journal", "-m", "0", str(path)], capture_output=True, text=True)
+    if made.returncode != 0:
+        raise Error(f"cannot make the scratch file system: {' '.join(made.stderr.split())}")
+
+
+def parse_size(text: str) -> int:
+    number, unit = text[:-1], text[-1:].upper()
+    if text.isdigit():
+        number, unit = text, ""
+    if not number.isdigit() or unit not in ("", "K", "M", "G"):
+        raise Error(f"{text!r} is no size: write it like 512M or 2G")
+    return int(number) << {"": 0, "K": 10, "M": 20, "G": 30}[unit]
+
+
+def _command_script(command: list[str], environment: dict[str, str], directory: str) -> str:
+    """A /bin/sh script that runs `command` with exactly this environment in this directory."""
+    settings = [f"{name}={value}" for name, value in sorted(environment.items())]
+    return (f"cd {shlex.quote(directory)} || exit 125\n"
+            f"exec env -i {shlex.join(settings)} /bin/sh -c 'exec \"$@\"' with-kvm {shlex.join(command)}\n")
+
+
+def _inside(path: str, directories) -> bool:
+    return any(os.path.commonpath((path, d)) == d for d in directories)
+
+
+def _check_directory(directory: str, rw: list[str]) -> None:
+    if _inside(directory, HIDDEN) and not _inside(directory, rw):
+        raise Error(f"the working directory {directory} does not exist in the machine, which has its own "
+                    f"{'/'.join(directory.split('/')[:2])}: add --rw {shlex.quote(directory)} or start elsewhere")
+
+
+def _initrd(work: Path, kernel: debkernel.Kernel, command: list[str], rw: list[str], scratch: bool, verbose: bool,
+            environment: dict[str, str]) -> Path:
+    base = (initramfs.Initramfs(kernel.modules).base().init(HERE / "l1/init").modules(*MODULES)
+            .modules(*(SCRATCH_MODULES if scratch else ())).cached(debkernel.cache_dir()))
+    conf = f"rw={shlex.quote(chr(10).join(rw))}\nscratch={'yes' if scratch else ''}\nverbose={'yes' if verbose else ''}\n"
+    own = initramfs.Initramfs().data("/etc/l1.conf", conf).data(
+        "/etc/l1.command", _command_script(command, environment, os.getcwd())).build()
+    path = work / "initrd"
+    path.write_bytes(base.read_bytes() + own)
+    return path
+
+
+def _arguments(qemu: str, work: Path, kernel: debkernel.Kernel, initrd: Path, smp: int, mem: int, rw: list[str],
+               scratch: Path | None, ports: dict[str, int]) -> list[str]:
+    arguments = [qemu, "-accel", "tcg,thread=multi", "-machine", "pc", "-cpu", "max", "-smp", str(smp), "-m", str(mem),
+                 "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+                 "-kernel", str(kernel.vmlinux), "-initrd", str(initrd), "-append", COMMAND_LINE,
+                 "-serial", f"file:{work}/console", "-device", "virtio-serial-pci,max_ports=8"]
+    for name, fd in ports.items():
+        arguments += ["-chardev", f"file,id={name},path=/dev/fd/{fd}",
+                      "-device", f"virtserialport,chardev={name},name={name}"]
+    shares = [("root", "/", ",readonly=on"), *((f"rw{i}", d, "") for i, d in enumerate(rw))]
+    for tag, directory, option in shares:
+        quoted = directory.replace(",", ",,")
+        arguments += ["-fsdev", f"local,id={tag},path={quoted},security_model=none,multidevs=remap{option}",
+                      "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
+    if scratch:
+        arguments += ["-drive", f"if=none,id=scratch,file={scratch},format=raw,cache=unsafe",
+                      "-device", "virtio-blk-pci,drive=scratch"]
+    return arguments
+
+
+def _forward(pipes: dict[str, int], qemu: subprocess.Popen, deadline: float | None) -> bytes:
+    """Copy the machine's stdout and stderr to ours until it reports an exit status, ends, or time is up."""
+    status = bytearray()
+    targets = {pipes["out"]: 1, pipes["err"]: 2}
+    with selectors.DefaultSelector() as selector:
+        for fd in pipes.values():
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
+            remaining = None if deadline is None else deadline - time.monotonic()
+            ready = selector.select(remaining) if remaining is None or remaining > 0 else []
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    selector.unregister(key.fd)
+                elif key.fd in targets:
+                    _write_all(targets[key.fd], data)
+                else:
+                    status += data
+                    if status.endswith(b"\n"):
+                        # All output went into our pipes before the status did: let the rest through, then end.
+                        qemu.kill()
+    return bytes(status)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data):]
+
+
+def start(command: list[str], *, smp: int, mem: int, rw: list[str], scratch: str | None, timeout: float | None,
+          verbose: bool) -> int:
+    """Run `command` in the machine; its exit status. Raises Error, TimeoutError; whatever happens, no QEMU stays."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    qemu_path = _qemu()
+    _check_directory(os.getcwd(), rw)
+    kernel = debkernel.prepare("full")
+    with tempfile.TemporaryDirectory(prefix="with-kvm-") as work:
+        work = Path(work)
+        environment = dict(os.environ)
+        disk = None
+        if scratch:
+            disk = work / "scratch"
+            make_scratch(disk, scratch)
+            environment["SPINDLE_SCRATCH"] = SCRATCH
+        initrd = _initrd(work, kernel, command, rw, bool(scratch), verbose, environment)
+        pipes = {name: os.pipe() for name in ("out", "err", "rc")}
+        writers = {name: pair[1] for name, pair in pipes.items()}
+        qemu = subprocess.Popen(_arguments(qemu_path, work, kernel, initrd, smp, mem, rw, disk, writers),
+                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=(work / "qemu").open("w"),
+                                pass_fds=list(writers.values()), preexec_fn=_tied_to_parent)
+        for fd in writers.values():
+            os.close(fd)
+        try:
+            status = _forward({name: pair[0] for name, pair in pipes.items()}, qemu, deadline)
+        finally:
+            qemu.kill()
+            qemu.wait()
+            if verbose:
+                sys.stderr.write((work / "console").read_text(errors="replace") if (work / "console").exists() else "")
+        if not status.strip().isdigit():
+            raise Error(f"the machine ended without an exit status: {_last_words(work)}")
+        return int(status)
+
+
+def _last_words(work: Path) -> str:
+    for name in ("qemu", "console"):
+        path = work / name
+        lines = path.read_text(errors="replace").split("\n") if path.exists() else []
+        lines = [line.strip() for line in lines if line.strip()]
+        if lines:
+            return lines[-1]
+    return "it said nothing (try -v)"

@@ -1,0 +1,253 @@
+#include "block/disk.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+
+namespace spindle {
+
+// A request between its start and its end, so that drain() knows when all have ended.
+class Disk::InFlight {
+ public:
+  explicit InFlight(Disk& disk) : disk_(disk) { ++disk_.in_flight_; }
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+  ~InFlight() {
+    if (--disk_.in_flight_ != 0) return;
+    for (auto waiter : disk_.drainers_) disk_.reactor().schedule(waiter);
+    disk_.drainers_.clear();
+  }
+
+ private:
+  Disk& disk_;
+};
+
+// Toggles take turns: the flush of one may not end in the middle of another, or the mode shown could be
+// stricter than the mode in force.
+class Disk::ToggleTurn {
+ public:
+  explicit ToggleTurn(Disk& disk) : disk_(disk) {}
+  ToggleTurn(const ToggleTurn&) = delete;
+  ToggleTurn& operator=(const ToggleTurn&) = delete;
+  ~ToggleTurn() {
+    if (!owned_) return;
+    if (disk_.toggle_queue_.empty()) {
+      disk_.toggling_ = false;
+      return;
+    }
+    disk_.reactor().schedule(disk_.toggle_queue_.front());  // the turn passes on while toggling_ stays set
+    disk_.toggle_queue_.erase(disk_.toggle_queue_.begin());
+  }
+
+  bool await_ready() const noexcept { return !disk_.toggling_; }
+  void await_suspend(std::coroutine_handle<> handle) { disk_.toggle_queue_.push_back(handle); }
+  void await_resume() noexcept {
+    disk_.toggling_ = true;
+    owned_ = true;
+  }
+
+ private:
+  Disk& disk_;
+  bool owned_ = false;
+};
+
+Disk::Disk(std::shared_ptr<Node> node, DiskOptions options)
+    : node_(std::move(node)),
+      options_(std::move(options)),
+      size_(node_->size()),
+      write_cache_shown_(starts_with_write_cache(options_.cache)),
+      write_cache_in_force_(starts_with_write_cache(options_.cache)) {
+  options_.read_only |= node_->facts().read_only;
+}
+
+Disk::~Disk() = default;
+
+std::optional<Error> Disk::check_range(const char* operation, uint64_t offset, uint64_t length) const {
+  const uint64_t end = size();
+  if (offset <= end && length <= end - offset) return std::nullopt;
+  Error error =
+      Error::invalid(operation, id(), fmt::format("{} bytes reach beyond the end at {}", length, end));
+  error.offset = offset;
+  return error;
+}
+
+std::optional<Error> Disk::refuse_modification(const char* operation, uint64_t offset,
+                                               uint64_t length) const {
+  if (auto error = check_range(operation, offset, length)) return error;
+  if (options_.read_only) {
+    return Error{
+        .kind = ErrorKind::ReadOnly, .number = EROFS, .operation = operation, .node = id(), .offset = offset};
+  }
+  if (node_->sequencer().failure()) {
+    return Error{.kind = ErrorKind::FlushFailed,
+                 .number = EIO,
+                 .operation = operation,
+                 .node = id(),
+                 .offset = offset,
+                 .detail = "an earlier flush failed; reopen the image to go on"};
+  }
+  return std::nullopt;
+}
+
+Result<> Disk::counted(Result<> result) {
+  if (!result) counters_.errors.add();
+  return result;
+}
+
+Task<Result<>> Disk::read(uint64_t offset, Buffers buffers) {
+  InFlight in_flight(*this);
+  if (auto error = check_range("read", offset, buffers.size))
+    co_return counted(std::unexpected(std::move(*error)));
+  auto result = co_await node_->read(offset, buffers);
+  if (result) {
+    counters_.read_ops.add();
+    counters_.read_bytes.add(buffers.size);
+  }
+  co_return counted(std::move(result));
+}
+
+Task<Result<>> Disk::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
+  InFlight in_flight(*this);
+  if (auto error = refuse_modification("write", offset, buffers.size)) {
+    co_return counted(std::unexpected(std::move(*error)));
+  }
+  // With the cache off every write is followed by a flush of its own, which covers the metadata too and which
+  // concurrent writers share; the node's FUA serves single writes of a write-back disk.
+  const bool by_node =
+      flags.fua && write_cache_in_force_ && node_->facts().supports_fua && !never_flushes(options_.cache);
+  auto result = co_await node_->write(offset, buffers, WriteFlags{.fua = by_node});
+  if (result) {
+    counters_.write_ops.add();
+    counters_.write_bytes.add(buffers.size);
+    if (flags.fua) counters_.fua_writes.add();
+  }
+  co_return co_await finish_modification(std::move(result), flags.fua, by_node);
+}
+
+Task<Result<>> Disk::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags flags) {
+  InFlight in_flight(*this);
+  if (auto error = refuse_modification("write_zeroes", offset, length)) {
+    co_return counted(std::unexpected(std::move(*error)));
+  }
+  const bool want_fua = flags.fua;
+  flags.fua = false;
+  flags.unmap &= options_.discard;
+  auto result = co_await node_->write_zeroes(offset, length, flags);
+  if (result) counters_.zero_ops.add();
+  co_return co_await finish_modification(std::move(result), want_fua, false);
+}
+
+Task<Result<>> Disk::discard(uint64_t offset, uint64_t length) {
+  InFlight in_flight(*this);
+  if (auto error = refuse_modification("discard", offset, length)) {
+    co_return counted(std::unexpected(std::move(*error)));
+  }
+  if (!options_.discard) {  // accepted as the hint it is; nothing changed, so nothing is dirty
+    counters_.discard_ops.add();
+    co_return Result<>{};
+  }
+  auto result = co_await node_->discard(offset, length);
+  if (result) counters_.discard_ops.add();
+  co_return co_await finish_modification(std::move(result), false, false);
+}
+
+// The mode is looked at when a modification completes, not when it began: after a toggle to write-through
+// flipped it, every later completion pays its own flush (D3).
+Task<Result<>> Disk::finish_modification(Result<> result, bool want_fua, bool was_fua) {
+  node_->sequencer().modified();
+  if (!result) {
+    const ErrorKind kind = result.error().kind;
+    if (was_fua && (kind == ErrorKind::Io || kind == ErrorKind::FlushFailed)) {
+      node_->sequencer().fail(result.error());
+    }
+    co_return counted(std::move(result));
+  }
+  const bool durable_already = was_fua;
+  const bool must_be_durable = want_fua || !write_cache_in_force_;
+  if (!must_be_durable || durable_already || mutation_ == DiskMutation::NoFlushAfterWrite)
+    co_return Result<>{};
+  co_return counted(co_await flush_for(Reason::Writethrough));
+}
+
+Task<Result<>> Disk::flush() {
+  InFlight in_flight(*this);
+  co_return counted(co_await flush_for(Reason::Guest));
+}
+
+Task<Result<>> Disk::flush_for(Reason reason) {
+  switch (reason) {
+    case Reason::Guest:
+      counters_.flush_requests.add();
+      break;
+    case Reason::Writethrough:
+      counters_.flushes_writethrough.add();
+      break;
+    case Reason::Toggle:
+      counters_.flushes_toggle.add();
+      break;
+    case Reason::Background:
+      counters_.flushes_background.add();
+      break;
+  }
+  auto flushed = co_await node_->sequencer().flush();
+  // cache=unsafe: the node passed its metadata on, but the host was asked for nothing.
+  if (flushed.outcome == FlushOutcome::Issued && never_flushes(options_.cache))
+    flushed.outcome = FlushOutcome::Elided;
+  switch (flushed.outcome) {
+    case FlushOutcome::Issued:
+      counters_.flushes_issued.add();
+      break;
+    case FlushOutcome::Elided:
+      counters_.flushes_elided.add();
+      break;
+    case FlushOutcome::Coalesced:
+      counters_.flushes_coalesced.add();
+      break;
+    case FlushOutcome::Failed:
+      counters_.flushes_failed.add();
+      break;
+  }
+  co_return std::move(flushed.result);
+}
+
+Task<Result<>> Disk::set_write_cache(bool on) {
+  InFlight in_flight(*this);
+  ToggleTurn turn(*this);
+  co_await turn;
+  if (on == write_cache_shown_ && on == write_cache_in_force_) co_return Result<>{};
+  if (on) {
+    if (node_->sequencer().failure())
+      co_return Result<>{};  // D3: after a failed flush it stays write-through
+    counters_.cache_toggles.add();
+    write_cache_in_force_ = true;
+    write_cache_shown_ = true;
+    co_return Result<>{};
+  }
+  counters_.cache_toggles.add();
+  if (mutation_ != DiskMutation::FlushBeforeFlip) write_cache_in_force_ = false;
+  auto result = co_await flush_for(Reason::Toggle);
+  write_cache_in_force_ = false;
+  if (result) write_cache_shown_ = false;
+  co_return counted(std::move(result));
+}
+
+Task<void> Disk::drain() {
+  struct Drained {
+    Disk& disk;
+    bool await_ready() const noexcept { return disk.in_flight_ == 0; }
+    void await_suspend(std::coroutine_handle<> handle) { disk.drainers_.push_back(handle); }
+    void await_resume() const noexcept {}
+  };
+  while (in_flight_ != 0) co_await Drained{*this};
+}
+
+Task<Result<>> Disk::close() {
+  co_await drain();
+  Result<> first;
+  if (!options_.read_only && node_->sequencer().dirty()) first = co_await flush_for(Reason::Background);
+  auto closed = co_await node_->close();
+  if (first && !closed) first = std::move(closed);
+  co_return first;
+}
+
+}  // namespace spindle

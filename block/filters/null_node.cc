@@ -1,0 +1,56 @@
+#include "block/filters/null_node.h"
+
+#include <cstring>
+
+namespace spindle {
+
+NullNode::NullNode(Reactor& reactor, Options options) : Node(reactor), options_(options) {
+  facts_.name = "null";
+  facts_.supports_fua = true;
+  facts_.supports_zeroes = true;
+  facts_.discard_granularity = 512;
+  facts_.discard_zeroes = true;
+}
+
+Task<Result<>> NullNode::read(uint64_t offset, Buffers buffers) {
+  if (auto error = check_range("read", offset, buffers.size)) co_return std::unexpected(std::move(*error));
+  if (options_.read_zeroes) {
+    for (const iovec& part : buffers.parts) std::memset(part.iov_base, 0, part.iov_len);
+  }
+  co_return Result<>{};
+}
+
+Task<Result<>> NullNode::write(uint64_t offset, Buffers buffers, WriteFlags) {
+  if (auto error = check_range("write", offset, buffers.size)) co_return std::unexpected(std::move(*error));
+  co_return Result<>{};
+}
+
+Task<Result<>> NullNode::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags) {
+  if (auto error = check_range("write_zeroes", offset, length)) co_return std::unexpected(std::move(*error));
+  co_return Result<>{};
+}
+
+Task<Result<>> NullNode::discard(uint64_t offset, uint64_t length) {
+  if (auto error = check_range("discard", offset, length)) co_return std::unexpected(std::move(*error));
+  co_return Result<>{};
+}
+
+Task<Result<>> NullNode::flush() {
+  co_return Result<>{};
+}
+
+Task<Result<Extent>> NullNode::map(uint64_t offset, uint64_t length) {
+  if (auto error = check_range("map", offset, length)) co_return std::unexpected(std::move(*error));
+  co_return Extent{.offset = offset, .length = length, .zero = true};
+}
+
+Task<Result<>> NullNode::resize(uint64_t size) {
+  options_.size = size;
+  co_return Result<>{};
+}
+
+Task<Result<>> NullNode::close() {
+  co_return Result<>{};
+}
+
+}  // namespace spindle

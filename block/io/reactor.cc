@@ -1,0 +1,236 @@
+#include "block/io/reactor.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace spindle {
+
+// An eventfd under watch: a poll that is armed again after each signal. It stays allocated until the poll's
+// completion was reaped, even when unwatch() came first.
+struct Reactor::Watch final : Reactor::Completion {
+  Reactor& reactor;
+  int fd;
+  std::function<void()> handler;
+  bool dead = false;
+
+  Watch(Reactor& r, int f, std::function<void()> h) : reactor(r), fd(f), handler(std::move(h)) {}
+
+  void complete(int result, unsigned) override {
+    if (!dead && result >= 0) {
+      uint64_t count;
+      if (::read(fd, &count, sizeof count) == sizeof count) handler();
+    }
+    if (!dead) {
+      reactor.start_watch(*this);
+      return;
+    }
+    std::erase_if(reactor.watches_, [this](const auto& watch) { return watch.get() == this; });
+  }
+};
+
+Result<std::unique_ptr<Reactor>> Reactor::create(unsigned entries) {
+  const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd < 0) return std::unexpected(Error::from_errno(errno, "eventfd", ""));
+  auto reactor = std::unique_ptr<Reactor>(new Reactor(wake_fd));
+
+  io_uring_params params{};
+  params.flags = IORING_SETUP_CQSIZE | IORING_SETUP_COOP_TASKRUN;
+  params.cq_entries = entries * 8;
+  int rc = io_uring_queue_init_params(entries, &reactor->ring_, &params);
+  if (rc == -EINVAL) {  // before Linux 5.19
+    params = {};
+    params.flags = IORING_SETUP_CQSIZE;
+    params.cq_entries = entries * 8;
+    rc = io_uring_queue_init_params(entries, &reactor->ring_, &params);
+  }
+  if (rc < 0) {
+    Error error = Error::from_errno(-rc, "io_uring_setup", "");
+    if (rc == -EPERM || rc == -ENOSYS) {
+      error.detail =
+          "the kernel does not allow io_uring (see sysctl kernel.io_uring_disabled, or the container's "
+          "seccomp rules)";
+    }
+    return std::unexpected(std::move(error));
+  }
+  reactor->ring_ready_ = true;
+  reactor->watch(wake_fd, [] {});  // waking is enough: a turn runs what was posted
+  return reactor;
+}
+
+Reactor::Reactor(int wake_fd) : wake_fd_(wake_fd) {}
+
+Reactor::~Reactor() {
+  if (ring_ready_) io_uring_queue_exit(&ring_);
+  ::close(wake_fd_);
+}
+
+void Reactor::post(std::function<void()> work) {
+  bool wake;
+  {
+    std::lock_guard lock(posted_mutex_);
+    posted_.push_back(std::move(work));
+    wake = !posted_any_.exchange(true);
+  }
+  if (wake) {
+    const uint64_t one = 1;
+    // The counter cannot overflow: it is reset at each wake and written once per wake.
+    [[maybe_unused]] const auto written = ::write(wake_fd_, &one, sizeof one);
+  }
+}
+
+void Reactor::stop() {
+  post([this] { stop_ = true; });
+}
+
+void Reactor::run() {
+  stop_ = false;
+  run_until([this] { return stop_.load(); });
+}
+
+void Reactor::run_until(const std::function<bool()>& done) {
+  const auto before = thread_.exchange(std::this_thread::get_id());
+  while (!done()) {
+    run_batch();
+    const bool work_left = !ready_.empty() || !hooks_.empty() || posted_any_;
+    submit(!work_left && !done());
+    reap();
+  }
+  thread_ = before;
+}
+
+void Reactor::run_batch() {
+  if (posted_any_) run_posted();
+  running_.swap(ready_);
+  for (auto handle : running_) handle.resume();
+  running_.clear();
+  hooks_running_.swap(hooks_);
+  for (std::size_t i = 0; i < hooks_running_.size(); ++i) {
+    BatchHook* hook = hooks_running_[i];
+    if (!hook) continue;  // disarmed meanwhile
+    hook->armed_ = false;
+    hook->end_of_batch();
+  }
+  hooks_running_.clear();
+}
+
+void Reactor::submit(bool wait) {
+  const int rc = wait ? io_uring_submit_and_wait(&ring_, 1) : io_uring_submit_and_get_events(&ring_);
+  // EBUSY and EAGAIN mean that completions must be reaped before more can be taken; what was queued stays
+  // queued.
+  if (rc < 0 && rc != -EINTR && rc != -EBUSY && rc != -EAGAIN && rc != -ETIME) {
+    std::fprintf(stderr, "spindle: io_uring_enter: %s\n", std::strerror(-rc));
+    std::abort();
+  }
+}
+
+void Reactor::run_posted() {
+  std::vector<std::function<void()>> work;
+  {
+    std::lock_guard lock(posted_mutex_);
+    work.swap(posted_);
+    posted_any_ = false;
+  }
+  for (auto& item : work) item();
+}
+
+void Reactor::reap() {
+  // Completions are taken in small groups and the ring advanced before any coroutine runs: a resumed one may
+  // queue new operations, and if the submission queue is full next_sqe() reaps nothing but must find room.
+  constexpr unsigned kGroup = 64;
+  io_uring_cqe* cqes[kGroup];
+  struct Taken {
+    Completion* completion;
+    int result;
+    unsigned flags;
+  } taken[kGroup];
+  for (;;) {
+    const unsigned count = io_uring_peek_batch_cqe(&ring_, cqes, kGroup);
+    if (count == 0) return;
+    for (unsigned i = 0; i < count; ++i) {
+      taken[i] = {static_cast<Completion*>(io_uring_cqe_get_data(cqes[i])), cqes[i]->res, cqes[i]->flags};
+    }
+    io_uring_cq_advance(&ring_, count);
+    for (unsigned i = 0; i < count; ++i) {
+      if (!taken[i].completion) continue;  // a cancellation's own completion
+      --in_flight_;
+      taken[i].completion->complete(taken[i].result, taken[i].flags);
+    }
+  }
+}
+
+io_uring_sqe* Reactor::next_sqe() {
+  for (;;) {
+    if (io_uring_sqe* sqe = io_uring_get_sqe(&ring_)) return sqe;
+    const int rc = io_uring_submit(&ring_);
+    if (rc < 0 && rc != -EINTR && rc != -EBUSY && rc != -EAGAIN) {
+      std::fprintf(stderr, "spindle: io_uring_submit: %s\n", std::strerror(-rc));
+      std::abort();
+    }
+  }
+}
+
+void Reactor::arm(BatchHook& hook) {
+  if (hook.armed_) return;
+  hook.armed_ = true;
+  hooks_.push_back(&hook);
+}
+
+void Reactor::disarm(BatchHook& hook) {
+  hook.armed_ = false;
+  std::erase(hooks_, &hook);
+  std::replace(hooks_running_.begin(), hooks_running_.end(), &hook, static_cast<BatchHook*>(nullptr));
+}
+
+Task<void> Reactor::sleep(std::chrono::nanoseconds duration) {
+  __kernel_timespec spec{};
+  spec.tv_sec = duration.count() / 1'000'000'000;
+  spec.tv_nsec = duration.count() % 1'000'000'000;
+  co_await submit([&spec](io_uring_sqe* sqe) { io_uring_prep_timeout(sqe, &spec, 0, 0); });
+}
+
+void Reactor::start_watch(Watch& watch) {
+  io_uring_sqe* sqe = next_sqe();
+  io_uring_prep_poll_add(sqe, watch.fd, POLLIN);
+  io_uring_sqe_set_data(sqe, static_cast<Completion*>(&watch));
+  ++in_flight_;
+}
+
+void Reactor::watch(int fd, std::function<void()> handler) {
+  watches_.push_back(std::make_unique<Watch>(*this, fd, std::move(handler)));
+  start_watch(*watches_.back());
+}
+
+void Reactor::unwatch(int fd) {
+  for (auto& watch : watches_) {
+    if (watch->fd != fd || watch->dead) continue;
+    watch->dead = true;
+    io_uring_sqe* sqe = next_sqe();
+    io_uring_prep_poll_remove(sqe, reinterpret_cast<uint64_t>(static_cast<Completion*>(watch.get())));
+    io_uring_sqe_set_data(sqe, nullptr);
+  }
+}
+
+Result<std::unique_ptr<ReactorThread>> ReactorThread::start(std::string name) {
+  auto result = std::unique_ptr<ReactorThread>(new ReactorThread);
+  auto reactor = Reactor::create();
+  if (!reactor) return std::unexpected(std::move(reactor.error()));
+  result->reactor_ = std::move(*reactor);
+  result->thread_ = std::thread([loop = result->reactor_.get()] { loop->run(); });
+  pthread_setname_np(result->thread_.native_handle(), name.substr(0, 15).c_str());
+  return result;
+}
+
+ReactorThread::~ReactorThread() {
+  reactor_->stop();
+  thread_.join();
+}
+
+}  // namespace spindle

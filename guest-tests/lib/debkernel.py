@@ -207,9 +207,12 @@ def prepare(flavour: str, cache: Path | None = None, debs: Path | None = None, u
     if flavour not in METAPACKAGES:
         raise Error(f"unknown kernel flavour {flavour!r}: use {' or '.join(METAPACKAGES)}")
     kernels = (cache or cache_dir()) / "kernels"
+    present = find(flavour, cache)
+    if present and not update:  # complete, so no lock is needed, and the cache may be read-only
+        return present
     try:
         with locked(kernels / ".lock"):
-            present = find(flavour, cache)
+            present = find(flavour, cache)  # somebody may have been faster
             if present and not update:
                 return present
             with tempfile.TemporaryDirectory(prefix=".preparing-", dir=kernels) as work:

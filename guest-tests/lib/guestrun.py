@@ -30,6 +30,7 @@ import time
 from pathlib import Path
 
 import guestimage
+import kvmprobe
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 COMMAND_LINE = "console=ttyS0 quiet loglevel=3 nokaslr mitigations=off no_timer_check tsc=reliable panic=-1"
@@ -153,14 +154,16 @@ class Machine:
             qemu = shutil.which("qemu-system-x86_64")
             if not qemu:
                 raise Error("qemu-system-x86_64 is not installed: run scripts/install-deps --guest")
-            command = [qemu, "-accel", "tcg,thread=multi", "-machine", "pc", "-nodefaults", "-no-user-config", "-display", "none",
+            accelerator = "tcg,thread=multi" if kvmprobe.why_unusable() else "kvm"
+            command = [qemu, "-accel", accelerator, "-machine", "pc", "-nodefaults", "-no-user-config", "-display", "none",
                        "-no-reboot", "-serial", "stdio", "-m", memory, "-smp", str(cpus), "-kernel", str(kernel),
                        "-initrd", str(initrd), "-append", command_line]
             for disk in disks:
                 command += ["-drive", disk.qemu_option()]
         self.command = [*command, *extra]
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=self.stderr_path.open("wb"), start_new_session=True)
+        with self.stderr_path.open("wb") as stderr:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+                                            start_new_session=True)
         self.events: list[Event] = []         # all so far, in order
         self._queue: queue.Queue = queue.Queue()
         self._reader = threading.Thread(target=self._read_console, daemon=True)
@@ -184,6 +187,8 @@ class Machine:
 
     def __exit__(self, *_) -> None:
         self.kill()
+        self.process.stdin.close()
+        self.process.stdout.close()
 
     def next_event(self, *kinds: str, timeout: float | None = None) -> Event | None:
         """The next event (of one of these kinds); None when the console has ended. Error when it takes too long."""

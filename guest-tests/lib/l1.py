@@ -6,6 +6,7 @@ See with-kvm for what it promises, l1/init for what happens inside.
 
 import ctypes
 import os
+import secrets
 import selectors
 import shlex
 import shutil
@@ -77,17 +78,22 @@ def _inside(path: str, directories) -> bool:
     return any(os.path.commonpath((path, d)) == d for d in directories)
 
 
+def _hidden(directory: str, rw: list[str]) -> bool:
+    directory = os.path.realpath(directory)
+    return _inside(directory, HIDDEN) and not _inside(directory, rw)
+
+
 def _check_directory(directory: str, rw: list[str]) -> None:
-    if _inside(directory, HIDDEN) and not _inside(directory, rw):
+    if _hidden(directory, rw):
         raise Error(f"the working directory {directory} does not exist in the machine, which has its own "
                     f"{'/'.join(directory.split('/')[:2])}: add --rw {shlex.quote(directory)} or start elsewhere")
 
 
 def _initrd(work: Path, kernel: debkernel.Kernel, command: list[str], rw: list[str], scratch: bool, verbose: bool,
-            environment: dict[str, str]) -> Path:
+            environment: dict[str, str], token: str) -> Path:
     base = (initramfs.Initramfs(kernel.modules).base().init(HERE / "l1/init").modules(*MODULES)
             .modules(*(SCRATCH_MODULES if scratch else ())).cached(debkernel.cache_dir()))
-    conf = f"rw={shlex.quote(chr(10).join(rw))}\nscratch={'yes' if scratch else ''}\nverbose={'yes' if verbose else ''}\n"
+    conf = f"token={token}\nrw={shlex.quote(chr(10).join(rw))}\nscratch={'yes' if scratch else ''}\nverbose={'yes' if verbose else ''}\n"
     own = initramfs.Initramfs().data("/etc/l1.conf", conf).data(
         "/etc/l1.command", _command_script(command, environment, os.getcwd())).build()
     path = work / "initrd"
@@ -115,14 +121,40 @@ def _arguments(qemu: str, work: Path, kernel: debkernel.Kernel, initrd: Path, sm
     return arguments
 
 
-def _forward(pipes: dict[str, int], qemu: subprocess.Popen, deadline: float | None) -> bytes:
-    """Copy the machine's stdout and stderr to ours until it reports an exit status, ends, or time is up."""
-    status = bytearray()
-    targets = {pipes["out"]: 1, pipes["err"]: 2}
+class _Stream:
+    """One output of the machine, copied to a descriptor of ours until the token that ends it."""
+
+    def __init__(self, target: int, token: bytes):
+        self._target, self._token, self._held, self.ended = target, token, b"", False
+
+    def feed(self, data: bytes) -> None:
+        if self.ended:  # of something the command left running
+            return
+        data = self._held + data
+        before, found, _ = data.partition(self._token)
+        self.ended = bool(found)
+        keep = 0 if found else next((n for n in range(min(len(self._token), len(data)), 0, -1)
+                                     if data.endswith(self._token[:n])), 0)
+        self._held = data[len(data) - keep:] if keep else b""
+        self._write(before[:len(before) - keep])
+
+    def flush(self) -> None:
+        """The machine is gone: what looked like the beginning of the token was none."""
+        self._write(self._held)
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._target, data):]
+
+
+def _forward(pipes: dict[str, int], token: bytes, deadline: float | None) -> bytes:
+    """Copy the machine's stdout and stderr to ours until both have ended and it told an exit status, or it dies."""
+    status = b""
+    streams = {pipes["out"]: _Stream(1, token), pipes["err"]: _Stream(2, token)}
     with selectors.DefaultSelector() as selector:
         for fd in pipes.values():
             selector.register(fd, selectors.EVENT_READ)
-        while selector.get_map():
+        while selector.get_map() and not (status.endswith(b"\n") and all(s.ended for s in streams.values())):
             remaining = None if deadline is None else deadline - time.monotonic()
             ready = selector.select(remaining) if remaining is None or remaining > 0 else []
             if not ready:
@@ -131,19 +163,13 @@ def _forward(pipes: dict[str, int], qemu: subprocess.Popen, deadline: float | No
                 data = os.read(key.fd, 1 << 16)
                 if not data:
                     selector.unregister(key.fd)
-                elif key.fd in targets:
-                    _write_all(targets[key.fd], data)
+                elif key.fd in streams:
+                    streams[key.fd].feed(data)
                 else:
                     status += data
-                    if status.endswith(b"\n"):
-                        # All output went into our pipes before the status did: let the rest through, then end.
-                        qemu.kill()
-    return bytes(status)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data):]
+    for stream in streams.values():
+        stream.flush()
+    return status
 
 
 def start(command: list[str], *, smp: int, mem: int, rw: list[str], scratch: str | None, timeout: float | None,
@@ -155,22 +181,26 @@ def start(command: list[str], *, smp: int, mem: int, rw: list[str], scratch: str
     kernel = debkernel.prepare("full")
     with tempfile.TemporaryDirectory(prefix="with-kvm-") as work:
         work = Path(work)
-        environment = dict(os.environ)
-        disk = None
+        environment, disk = dict(os.environ), None
+        temporary = environment.get("TMPDIR")
+        if temporary and _hidden(temporary, rw):
+            del environment["TMPDIR"]
         if scratch:
             disk = work / "scratch"
             make_scratch(disk, scratch)
             environment["SPINDLE_SCRATCH"] = SCRATCH
-        initrd = _initrd(work, kernel, command, rw, bool(scratch), verbose, environment)
+        token = f"end-{secrets.token_hex(16)}"
+        initrd = _initrd(work, kernel, command, rw, bool(scratch), verbose, environment, token)
         pipes = {name: os.pipe() for name in ("out", "err", "rc")}
         writers = {name: pair[1] for name, pair in pipes.items()}
-        qemu = subprocess.Popen(_arguments(qemu_path, work, kernel, initrd, smp, mem, rw, disk, writers),
-                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=(work / "qemu").open("w"),
-                                pass_fds=list(writers.values()), preexec_fn=_tied_to_parent)
+        with (work / "qemu").open("w") as log:
+            qemu = subprocess.Popen(_arguments(qemu_path, work, kernel, initrd, smp, mem, rw, disk, writers),
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+                                    pass_fds=list(writers.values()), preexec_fn=_tied_to_parent)
         for fd in writers.values():
             os.close(fd)
         try:
-            status = _forward({name: pair[0] for name, pair in pipes.items()}, qemu, deadline)
+            status = _forward({name: pair[0] for name, pair in pipes.items()}, token.encode(), deadline)
         finally:
             qemu.kill()
             qemu.wait()

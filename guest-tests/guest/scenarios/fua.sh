@@ -4,7 +4,9 @@
 disk=${disk:-sda}
 wait_disks "$disk" || exit 1
 read -r fua <"/sys/block/$disk/queue/fua"
-emit "fua dev=$disk queue=$fua"
+parameter=-
+[ ! -e /sys/module/libata/parameters/fua ] || read -r parameter </sys/module/libata/parameters/fua
+emit "fua dev=$disk queue=$fua libata=$parameter"
 sync_host "dev=$disk phase=ready"
 blkload write "$disk" --count "${writes:-8}" --size "${size:-4096}" --dsync
 status=$?

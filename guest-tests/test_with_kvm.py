@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""What with-kvm promises, each way it can go: in the TCG machine (about 6 s a start) and natively."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+WITH_KVM = str(HERE / "with-kvm")
+
+
+def start(way: str, *arguments, environment=(), **options) -> subprocess.Popen:
+    env = dict(os.environ, SPINDLE_WITH_KVM=way, **dict(environment))
+    return subprocess.Popen([WITH_KVM, *arguments], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, **{"cwd": HERE, **options})
+
+
+def run(way: str, *arguments, **options) -> tuple[int, bytes, bytes]:
+    process = start(way, *arguments, **options)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def descendants_of(process: subprocess.Popen) -> list[int]:
+    """Live descendants, whatever session they put themselves in."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            parents[int(entry.parent.name)] = int(fields[1])
+    found, queue = [], [process.pid]
+    while queue:
+        parent = queue.pop()
+        children = [pid for pid, of in parents.items() if of == parent]
+        found += children
+        queue += children
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Promises:
+    way = ""
+
+    def test_output_status_arguments_and_environment_are_exact(self):
+        awkward = ["two words", "it's", 'a "quote"', "new\nline", "$HOME", "a=b", ""]
+        code = ("import os, sys; sys.stdout.buffer.write(bytes(range(256)) * 4096 + repr(sys.argv[1:]).encode());"
+                "sys.stderr.write(os.environ['AWKWARD'] + '|' + os.getcwd() + '|' + repr(sys.stdin.read())); sys.exit(42)")
+        status, out, err = run(self.way, sys.executable, "-c", code, *awkward, environment={"AWKWARD": "x 'y'\n$z"})
+        self.assertEqual(err.decode(), f"x 'y'\n$z|{HERE}|''")
+        self.assertEqual(out, bytes(range(256)) * 4096 + repr(awkward).encode())
+        self.assertEqual(status, 42)
+
+    def test_scratch_and_writable_directory(self):
+        with tempfile.TemporaryDirectory() as directory:
+            status, out, err = run(self.way, "--scratch", "256M", "--rw", directory, "sh", "-c",
+                                   "dd if=/dev/zero of=$SPINDLE_SCRATCH/f bs=4k count=1 oflag=direct 2>/dev/null && "
+                                   "echo made > made && cat made && stat -c %s $SPINDLE_SCRATCH/f", cwd=directory)
+            self.assertEqual((status, out, err), (0, b"made\n4096\n", b""))
+            self.assertEqual(Path(directory, "made").read_bytes(), b"made\n")
+
+    def test_unknown_command_is_127(self):
+        status, out, err = run(self.way, "no-such-program")
+        self.assertEqual((status, out, err.count(b"\n")), (127, b"", 1))
+
+    def test_death_by_signal(self):
+        self.assertEqual(run(self.way, "sh", "-c", "kill -9 $$")[0], 128 + 9)
+
+    def test_timeout(self):
+        status, out, err = run(self.way, "--timeout", "2", "sleep", "1000")
+        self.assertEqual((status, out), (124, b""))
+        self.assertEqual(err, b"with-kvm: sleep was not done after 2 s and was killed\n")
+
+    def _ended_by(self, number: int) -> int:
+        temporary = tempfile.TemporaryDirectory()  # after SIGKILL nobody else tidies up
+        self.addCleanup(temporary.cleanup)
+        process = start(self.way, "sh", "-c", "echo running; sleep 1000", environment={"TMPDIR": temporary.name})
+        process.stdout.readline()
+        children = descendants_of(process)
+        self.assertTrue(children)
+        process.send_signal(number)
+        process.communicate(timeout=30)
+        deadline = time.monotonic() + 10
+        while any(map(alive, children)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertEqual([pid for pid in children if alive(pid)], [])
+        return process.returncode
+
+    def test_interrupt_leaves_nothing(self):
+        self.assertEqual(self._ended_by(signal.SIGINT), 130)
+
+    def test_terminate_leaves_nothing(self):
+        self.assertEqual(self._ended_by(signal.SIGTERM), 143)
+
+
+class Tcg(Promises, unittest.TestCase):
+    way = "tcg"
+
+    def test_has_kvm(self):
+        status, out, _ = run(self.way, sys.executable, HERE / "lib/kvmprobe.py")
+        self.assertEqual((status, out), (0, b"usable\n"))
+
+    def test_kill_leaves_nothing(self):
+        self.assertEqual(self._ended_by(signal.SIGKILL), -9)
+
+    def test_root_is_read_only(self):
+        self.assertNotEqual(run(self.way, "touch", HERE / "touched")[0], 0)
+        self.assertFalse((HERE / "touched").exists())
+
+    def test_hidden_working_directory_is_one_clear_line(self):
+        with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+            status, out, err = run(self.way, "true", cwd=directory)
+        self.assertEqual((status, out, err.count(b"\n")), (125, b"", 1))
+        self.assertIn(b"--rw", err)
+
+
+class Native(Promises, unittest.TestCase):
+    way = "native"
+
+
+class Mistakes(unittest.TestCase):
+    def test_each_is_one_line(self):
+        for arguments in ([], ["--rw", "/nowhere", "true"], ["--scratch", "many", "true"]):
+            status, out, err = run("native", *arguments)
+            self.assertEqual((status, out, err.count(b"\n")), (125, b"", 1), arguments)
+        self.assertEqual(run("maybe", "true")[0], 125)
+
+    def test_probe(self):
+        status, out, _ = run("tcg", "--probe")
+        self.assertEqual((status, out), (0, b"tcg (SPINDLE_WITH_KVM says so)\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()

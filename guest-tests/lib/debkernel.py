@@ -127,7 +127,7 @@ def _image_package(meta: str) -> str | None:
 
 
 def _update_lists() -> bool:
-    return os.geteuid() == 0 and _run("apt-get", "-q", "update").returncode == 0
+    return os.geteuid() == 0 and _run("apt-get", "-q", "-o", "APT::Update::Error-Mode=any", "update").returncode == 0
 
 
 def _download(flavour: str, into: Path) -> Path:

@@ -1,5 +1,5 @@
-// The yardstick: the least code that keeps `depth` operations of one size in flight on a file with liburing. No layers, no
-// coroutines, no guest memory; buffers and offsets are made beforehand.
+// The yardstick: the least code that keeps `depth` operations of one size in flight on a file with liburing.
+// No layers, no coroutines, no guest memory; buffers and offsets are made beforehand.
 #pragma once
 
 #include <fcntl.h>
@@ -14,7 +14,8 @@
 
 namespace spindle::bench {
 
-/// Offsets of a random walk over a file, shared by every contender so that all touch the same pages in the same order.
+/// Offsets of a random walk over a file, shared by every contender so that all touch the same pages in the
+/// same order.
 inline std::vector<uint64_t> random_offsets(uint64_t file_size, uint32_t block) {
   std::mt19937_64 random(42);
   std::vector<uint64_t> offsets(1 << 16);

@@ -1,0 +1,276 @@
+#include "devices/virtio/blk.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cstring>
+#include <utility>
+
+namespace spindle::virtio {
+namespace {
+
+// A queue takes at most this many chains a turn, so that a guest which never stops adding work leaves the
+// reactor to the other disks in between.
+constexpr unsigned kChainsPerTurn = 128;
+
+// A request needs a descriptor each for its header and its status besides its segments.
+constexpr uint32_t kNonDataDescriptors = 2;
+
+}  // namespace
+
+struct VirtioBlk::Request {
+  Chain chain;
+  BlkRequest parsed;
+};
+
+class VirtioBlk::Queue final : public Reactor::BatchHook {
+ public:
+  Queue(VirtioBlk& device, unsigned index) : device_(device), index_(index) {}
+
+  std::string_view start(const QueueLayout& layout) {
+    const uint64_t features = device_.acknowledged_;
+    const RingFeatures ring{.indirect = (features & kFeatureRingIndirectDesc) != 0,
+                            .event_idx = (features & kFeatureRingEventIdx) != 0};
+    const auto wrong =
+        ring_.enable(layout, device_.memory_, ring, device_.options_.queue_size, device_.options_.queue_size);
+    if (wrong.empty()) wake();  // a notification may have come before there was anybody to hear it
+    return wrong;
+  }
+  void stop() {
+    ring_.disable();
+    work_ = false;
+    device_.disk_.reactor().disarm(*this);
+  }
+  bool running() const { return ring_.enabled(); }
+  Virtqueue& ring() { return ring_; }
+
+  /// There may be chains to take.
+  void wake() {
+    if (!running()) return;
+    work_ = true;
+    arm();
+  }
+  /// Something was pushed. Within a turn the turn itself will publish it.
+  void pushed() {
+    if (!in_turn_) arm();
+  }
+
+  void end_of_batch() override {
+    in_turn_ = true;
+    if (work_) take();
+    in_turn_ = false;
+    if (ring_.publish()) device_.transport_->interrupt_queue(index_);
+    if (work_) arm();
+  }
+
+ private:
+  void arm() { device_.disk_.reactor().arm(*this); }
+
+  void take() {
+    ring_.suppress_notifications();
+    for (unsigned taken = 0; taken < kChainsPerTurn;) {
+      Request& request = device_.take_request();
+      switch (ring_.pop(request.chain)) {
+        case Pop::Taken:
+          ++taken;
+          device_.serve(*this, request);
+          break;
+        case Pop::Empty:
+          device_.free_requests_.push_back(&request);
+          if (ring_.enable_notifications()) break;
+          work_ = false;
+          return;
+        case Pop::Broken:
+          device_.free_requests_.push_back(&request);
+          work_ = false;
+          device_.transport_->needs_reset(ring_.broken_reason());
+          return;
+      }
+    }
+  }
+
+  VirtioBlk& device_;
+  unsigned index_;
+  Virtqueue ring_;
+  bool work_ = false;
+  bool in_turn_ = false;
+};
+
+Result<std::unique_ptr<VirtioBlk>> VirtioBlk::create(Disk& disk, const GuestMemory& memory,
+                                                     BlkOptions options) {
+  if (options.queue_size < 4 || options.queue_size > 1024 || !std::has_single_bit(options.queue_size)) {
+    return std::unexpected(
+        Error::invalid("virtio-blk", disk.id(),
+                       fmt::format("queue size {} is no power of two from 4 to 1024", options.queue_size)));
+  }
+  if (options.queues < 1 || options.queues > 64) {
+    return std::unexpected(Error::invalid("virtio-blk", disk.id(),
+                                          fmt::format("{} queues; 1 to 64 are possible", options.queues)));
+  }
+  return std::unique_ptr<VirtioBlk>(new VirtioBlk(disk, memory, std::move(options)));
+}
+
+VirtioBlk::VirtioBlk(Disk& disk, const GuestMemory& memory, BlkOptions options)
+    : disk_(disk), memory_(memory), options_(std::move(options)) {
+  for (unsigned i = 0; i < options_.queues; ++i) queues_.push_back(std::make_unique<Queue>(*this, i));
+}
+
+VirtioBlk::~VirtioBlk() {
+  assert(in_flight_ == 0);
+}
+
+uint64_t VirtioBlk::features() const {
+  return kFeatureVersion1 | kFeatureRingIndirectDesc | kFeatureRingEventIdx | kBlkSegMax | kBlkBlkSize |
+         kBlkFlush | kBlkTopology | kBlkConfigWce | (disk_.read_only() ? kBlkReadOnly : 0) |
+         (queues_.size() > 1 ? kBlkMq : 0);
+}
+
+bool VirtioBlk::acknowledge(uint64_t features) {
+  if (features & ~this->features()) return false;
+  if (!(features & kFeatureVersion1)) return false;
+  acknowledged_.store(features, std::memory_order_release);
+  return true;
+}
+
+void VirtioBlk::read_config(uint64_t offset, std::span<uint8_t> data) const {
+  const uint32_t alignment = disk_.node().facts().request_alignment;
+  const uint32_t sectors_per_block = std::max<uint32_t>(1, alignment / kBlkSector);
+  // CONFIG_WCE without FLUSH is write-through from FEATURES_OK on, and says so at once.
+  const bool writethrough_for_good = acknowledged(kBlkConfigWce) && !acknowledged(kBlkFlush);
+  const BlkConfig config{
+      .capacity = disk_.size() / kBlkSector,
+      .seg_max = options_.queue_size - kNonDataDescriptors,
+      .blk_size = kBlkSector,
+      .physical_block_exp = static_cast<uint8_t>(std::bit_width(sectors_per_block) - 1),
+      .min_io_size = static_cast<uint16_t>(std::min<uint32_t>(sectors_per_block, 0xffff)),
+      .writeback = !writethrough_for_good && disk_.write_cache(),
+      .num_queues = static_cast<uint16_t>(queues_.size()),
+  };
+  std::fill(data.begin(), data.end(), uint8_t{0});
+  if (offset >= sizeof config) return;
+  std::memcpy(data.data(), reinterpret_cast<const uint8_t*>(&config) + offset,
+              std::min<uint64_t>(data.size(), sizeof config - offset));
+}
+
+bool VirtioBlk::config_writable(uint64_t offset, std::size_t width) const {
+  return offset == kBlkConfigWriteback && width == 1 && acknowledged(kBlkConfigWce) &&
+         acknowledged(kBlkFlush);
+}
+
+std::string_view VirtioBlk::check_queue(const QueueLayout& layout) const {
+  return Virtqueue::check(layout, memory_, options_.queue_size);
+}
+
+// A driver that cannot flush must find its writes durable. If the flush of what came before fails, the disk
+// is write-through all the same and refuses writes from then on (D3, D6), so there is nothing to report here.
+Task<void> VirtioBlk::negotiate() {
+  if (!acknowledged(kBlkFlush)) co_await disk_.set_write_cache(false);
+}
+
+std::string_view VirtioBlk::start_queue(unsigned queue, const QueueLayout& layout) {
+  return queues_[queue]->start(layout);
+}
+
+void VirtioBlk::notify(unsigned queue) {
+  if (queue < queues_.size()) queues_[queue]->wake();
+}
+
+Task<Result<>> VirtioBlk::write_config(uint64_t offset, std::span<const uint8_t> data) {
+  if (!config_writable(offset, data.size()) || data[0] > 1) co_return Result<>{};
+  co_return co_await disk_.set_write_cache(data[0] == 1);
+}
+
+Task<void> VirtioBlk::reset() {
+  struct Idle {
+    VirtioBlk& device;
+    bool await_ready() const noexcept { return device.in_flight_ == 0; }
+    void await_suspend(std::coroutine_handle<> handle) { device.idle_waiter_ = handle; }
+    void await_resume() const noexcept {}
+  };
+  for (auto& queue : queues_) queue->stop();
+  co_await Idle{*this};
+  acknowledged_.store(0, std::memory_order_release);
+  co_await disk_.revert_write_cache();  // a failure leaves the disk write-through and refusing writes (D6)
+}
+
+VirtioBlk::Request& VirtioBlk::take_request() {
+  if (free_requests_.empty()) {
+    requests_.push_back(std::make_unique<Request>());
+    requests_.back()->chain.parts.reserve(8);
+    free_requests_.reserve(requests_.size());
+    return *requests_.back();
+  }
+  Request& request = *free_requests_.back();
+  free_requests_.pop_back();
+  return request;
+}
+
+// The rest of a request's life, from the chain to the used element.
+Detached VirtioBlk::serve(Queue& queue, Request& request) {
+  ++in_flight_;
+  const BlkLimits limits{.capacity = disk_.size(), .read_only = disk_.read_only()};
+  request.parsed = BlkRequest::parse(request.chain, limits);
+  BlkRequest& parsed = request.parsed;
+  switch (parsed.kind) {
+    case BlkRequest::Kind::Read: {
+      const Buffers buffers(parsed.data, parsed.data_bytes);
+      const auto result = co_await disk_.read(parsed.offset, buffers);
+      finish(queue, request, result ? kBlkStatusOk : kBlkStatusIoError, result ? parsed.data_bytes : 0);
+      break;
+    }
+    case BlkRequest::Kind::Write: {
+      const Buffers buffers(parsed.data, parsed.data_bytes);
+      const auto result = co_await disk_.write(parsed.offset, buffers);
+      finish(queue, request, result ? kBlkStatusOk : kBlkStatusIoError, 0);
+      break;
+    }
+    case BlkRequest::Kind::Flush: {
+      const auto result = co_await disk_.flush();
+      finish(queue, request, result ? kBlkStatusOk : kBlkStatusIoError, 0);
+      break;
+    }
+    case BlkRequest::Kind::GetId:
+      finish(queue, request, kBlkStatusOk, answer_id(parsed));
+      break;
+    case BlkRequest::Kind::Reject:
+      finish(queue, request, parsed.reject_with, 0);
+      break;
+    case BlkRequest::Kind::Unanswerable:
+      // The turn that took this chain finds the queue broken when it asks for the next.
+      queue.ring().declare_broken("a request has no status byte that could be written");
+      give_back(request);
+      break;
+  }
+}
+
+// `written` counts bytes of the writable part without the status byte.
+void VirtioBlk::finish(Queue& queue, Request& request, uint8_t status, uint64_t written) {
+  *request.parsed.status = status;
+  if (queue.running()) {
+    queue.ring().push(request.chain.token, static_cast<uint32_t>(written + 1));
+    queue.pushed();
+  }
+  give_back(request);
+}
+
+void VirtioBlk::give_back(Request& request) {
+  free_requests_.push_back(&request);
+  if (--in_flight_ == 0 && idle_waiter_) disk_.reactor().schedule(std::exchange(idle_waiter_, nullptr));
+}
+
+uint64_t VirtioBlk::answer_id(const BlkRequest& request) const {
+  std::array<char, kBlkIdBytes> id{};
+  options_.serial.copy(id.data(), id.size());
+  uint64_t done = 0;
+  for (const iovec& part : request.data) {
+    const std::size_t take = std::min<uint64_t>(part.iov_len, id.size() - done);
+    std::memcpy(part.iov_base, id.data() + done, take);
+    done += take;
+  }
+  return done;
+}
+
+}  // namespace spindle::virtio

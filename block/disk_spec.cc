@@ -1,0 +1,252 @@
+#include "block/disk_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "block/parse.h"
+#include "block/protocols/file_name.h"
+
+namespace spindle {
+namespace {
+
+constexpr std::size_t kLongestSerial = 20;  // ATA and virtio alike
+constexpr std::size_t kLongestId = 64;
+constexpr uint64_t kSmallestVolatile = 64 << 10;
+
+using Setter = std::function<Result<>(DiskSpec&, const std::string& value)>;
+
+Result<> set_switch(bool& target, const char* key, const std::string& value) {
+  const auto on = parse_on_off(value);
+  if (!on) return std::unexpected(bad_option(key, value, "on or off"));
+  target = *on;
+  return {};
+}
+
+Result<> set_bounded(std::optional<unsigned>& target, const char* key, const std::string& value,
+                     unsigned largest) {
+  const auto number = parse_number(value);
+  if (!number || *number > largest) {
+    return std::unexpected(bad_option(key, value, fmt::format("0 to {}", largest)));
+  }
+  target = static_cast<unsigned>(*number);
+  return {};
+}
+
+// Serial numbers and ids end up in IDENTIFY data, sysfs and statistics: printable ASCII only.
+Result<> set_name(std::string& target, const char* key, const std::string& value, std::size_t longest) {
+  const bool printable = std::all_of(value.begin(), value.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  if (value.empty() || value.size() > longest || !printable) {
+    return std::unexpected(
+        bad_option(key, value, fmt::format("1 to {} printable ASCII characters", longest)));
+  }
+  target = value;
+  return {};
+}
+
+Result<> set_cache(DiskSpec& spec, const std::string& value) {
+  const auto mode = parse_cache_mode(value);
+  if (!mode) {
+    return std::unexpected(bad_option("cache", value, "writeback, none, writethrough, directsync or unsafe"));
+  }
+  spec.cache = *mode;
+  return {};
+}
+
+Result<> set_faults(DiskSpec& spec, const std::string& value) {
+  auto rules = parse_fault_rules(value);
+  if (!rules) return std::unexpected(std::move(rules.error()));
+  spec.faults = std::move(*rules);
+  return {};
+}
+
+Result<> set_volatile_max(DiskSpec& spec, const std::string& value) {
+  const auto bytes = parse_size(value);
+  if (!bytes || *bytes < kSmallestVolatile) {
+    return std::unexpected(
+        bad_option("volatile-max", value, "a size of 64k or more, with a suffix k, M, G or T"));
+  }
+  spec.volatile_max = *bytes;
+  return {};
+}
+
+Result<> set_file(DiskSpec& spec, const std::string& value) {
+  if (value.empty() || value.find('\0') != value.npos) {
+    return std::unexpected(bad_option("file", value, "the name of a file or block device, or null-co://"));
+  }
+  auto name = parse_file_name(value);
+  if (!name) return std::unexpected(std::move(name.error()));
+  spec.file = value;
+  return {};
+}
+
+const std::map<std::string, Setter>& setters() {
+  static const std::map<std::string, Setter> table = {
+      {"file", set_file},
+      // Looked at before the others, since it decides which other options there are.
+      {"format", [](DiskSpec&, const std::string&) { return Result<>{}; }},
+      {"if",
+       [](DiskSpec& spec, const std::string& value) -> Result<> {
+         if (value == "virtio") {
+           spec.interface = DiskInterface::Virtio;
+         } else if (value == "ide") {
+           spec.interface = DiskInterface::Ide;
+         } else {
+           return std::unexpected(bad_option("if", value, "virtio or ide"));
+         }
+         return {};
+       }},
+      {"cache", set_cache},
+      {"readonly", [](DiskSpec& spec,
+                      const std::string& value) { return set_switch(spec.read_only, "readonly", value); }},
+      {"serial",
+       [](DiskSpec& spec, const std::string& value) {
+         return set_name(spec.serial, "serial", value, kLongestSerial);
+       }},
+      {"id",
+       [](DiskSpec& spec, const std::string& value) { return set_name(spec.id, "id", value, kLongestId); }},
+      {"bus",
+       [](DiskSpec& spec, const std::string& value) { return set_bounded(spec.bus, "bus", value, 1); }},
+      {"unit",
+       [](DiskSpec& spec, const std::string& value) { return set_bounded(spec.unit, "unit", value, 1); }},
+      {"discard",
+       [](DiskSpec& spec, const std::string& value) -> Result<> {
+         if (value != "unmap" && value != "ignore")
+           return std::unexpected(bad_option("discard", value, "unmap or ignore"));
+         spec.discard = value == "unmap";
+         return {};
+       }},
+      {"locking",
+       [](DiskSpec& spec, const std::string& value) -> Result<> {
+         if (value == "auto") {
+           spec.locking = LockPolicy::Auto;
+           return {};
+         }
+         const auto on = parse_on_off(value);
+         if (!on) return std::unexpected(bad_option("locking", value, "auto, on or off"));
+         spec.locking = *on ? LockPolicy::On : LockPolicy::Off;
+         return {};
+       }},
+      {"flush-elision",
+       [](DiskSpec& spec, const std::string& value) {
+         return set_switch(spec.flush_elision, "flush-elision", value);
+       }},
+      {"fault", set_faults},
+      {"volatile",
+       [](DiskSpec& spec, const std::string& value) {
+         return set_switch(spec.volatile_filter, "volatile", value);
+       }},
+      {"volatile-max", set_volatile_max},
+  };
+  return table;
+}
+
+Error spec_error(std::string detail) {
+  return Error::invalid("disk option", "", std::move(detail));
+}
+
+std::string known_keys(const Format& format) {
+  std::string list;
+  for (const auto& [key, setter] : setters()) list += (list.empty() ? "" : ", ") + key;
+  for (const auto& key : format.option_keys) list += ", " + key;
+  return list;
+}
+
+// size= and read-zeroes= belong to null-co:// when that is the file.
+Result<> set_null_option(DiskSpec& spec, const std::string& key, const std::string& value) {
+  if (key == "read-zeroes") return set_switch(spec.null_read_zeroes, "read-zeroes", value);
+  const auto bytes = parse_size(value);
+  if (!bytes)
+    return std::unexpected(bad_option("size", value, "a size in bytes, or with a suffix k, M, G or T"));
+  spec.null_size = *bytes;
+  return {};
+}
+
+}  // namespace
+
+Error bad_option(std::string_view key, std::string_view value, std::string_view allowed) {
+  return spec_error(fmt::format("{}={} is not possible: it must be {}", key, value, allowed));
+}
+
+std::vector<KeyValue> split_key_values(std::string_view text) {
+  std::vector<KeyValue> result;
+  std::string part;
+  const auto finish = [&] {
+    const auto equals = part.find('=');
+    KeyValue item{.key = part.substr(0, equals), .value = std::nullopt};
+    if (equals != part.npos) item.value = part.substr(equals + 1);
+    result.push_back(std::move(item));
+    part.clear();
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != ',') {
+      part += text[i];
+    } else if (i + 1 < text.size() && text[i + 1] == ',') {
+      part += ',';
+      ++i;
+    } else {
+      finish();
+    }
+  }
+  finish();
+  return result;
+}
+
+Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& registry) {
+  DiskSpec spec;
+  const auto items = split_key_values(text);
+  std::set<std::string> seen;
+  bool null_file = false;
+  for (const auto& [key, value] : items) {
+    if (!value || key.empty()) {
+      return std::unexpected(
+          spec_error(fmt::format("\"{}\" is no option: write key=value, with commas between them "
+                                 "and two commas for one inside a value",
+                                 key)));
+    }
+    if (!seen.insert(key).second) {
+      return std::unexpected(
+          spec_error(fmt::format("{}={}: {} is given twice; give it once", key, *value, key)));
+    }
+    if (key == "format") spec.format = *value;
+    if (key == "file") null_file = value->starts_with(kNullPrefix);
+  }
+  const Format* format = registry.find(spec.format);
+  if (!format) return std::unexpected(bad_option("format", spec.format, registry.names()));
+
+  for (const auto& [key, value] : items) {
+    if (const auto setter = setters().find(key); setter != setters().end()) {
+      SPINDLE_TRY(setter->second(spec, *value));
+    } else if (null_file && (key == "size" || key == "read-zeroes")) {
+      SPINDLE_TRY(set_null_option(spec, key, *value));
+    } else if (std::find(format->option_keys.begin(), format->option_keys.end(), key) !=
+               format->option_keys.end()) {
+      spec.format_options.emplace(key, *value);
+    } else {
+      return std::unexpected(
+          spec_error(fmt::format("{}={}: there is no option {}; a disk of format {} has {}", key, *value, key,
+                                 spec.format, known_keys(*format))));
+    }
+  }
+  if (!seen.contains("file")) {
+    return std::unexpected(spec_error("file= is missing: name the image, as in file=disk.img,format=raw"));
+  }
+  if (spec.interface == DiskInterface::Virtio && (spec.bus || spec.unit)) {
+    return std::unexpected(spec_error(fmt::format(
+        "{}= places a disk on an IDE channel; with if=virtio leave it out", spec.bus ? "bus" : "unit")));
+  }
+  if (seen.contains("volatile-max") && !spec.volatile_filter) {
+    return std::unexpected(spec_error("volatile-max= means nothing without volatile=on"));
+  }
+  return spec;
+}
+
+DiskOptions disk_options(const DiskSpec& spec) {
+  return DiskOptions{
+      .id = spec.id, .cache = spec.cache, .read_only = spec.read_only, .discard = spec.discard};
+}
+
+}  // namespace spindle

@@ -1,0 +1,61 @@
+// DiskSpec: a disk as the user described it, in QEMU's key=value lists. docs/disk-options.md is its table.
+//
+// The parser checks all that can be checked without touching the host: keys, values, and which go together.
+// An error is one line that names the option, its value and what is allowed. The file's name may hold
+// anything; a comma in it is written twice, as QEMU does.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "block/cache_mode.h"
+#include "block/disk.h"
+#include "block/filters/fault_rule.h"
+#include "block/format_registry.h"
+#include "block/protocols/file_lock.h"
+
+namespace spindle {
+
+enum class DiskInterface : uint8_t { Virtio, Ide };
+
+struct DiskSpec {
+  std::string file;
+  std::string format = "raw";
+  DiskInterface interface = DiskInterface::Virtio;
+  CacheMode cache = CacheMode::Writeback;
+  bool read_only = false;
+  bool discard = false;          ///< discard=unmap
+  std::string serial;            ///< empty: the device invents one
+  std::string id;                ///< empty: the monitor invents one
+  std::optional<unsigned> bus;   ///< ide: channel 0 or 1
+  std::optional<unsigned> unit;  ///< ide: drive 0 or 1
+  LockPolicy locking = LockPolicy::Auto;
+  bool flush_elision = true;
+  bool drop_cache =
+      false;  ///< set by whoever opens the image again after a failed flush (D6); no option of its own
+  std::vector<FaultRule> faults;
+  bool volatile_filter = false;
+  uint64_t volatile_max = 256ull << 20;
+  FormatOptions format_options;       ///< what the format declared and the user gave
+  std::optional<uint64_t> null_size;  ///< size= of null-co://
+  bool null_read_zeroes = true;       ///< read-zeroes= of null-co://
+};
+
+/// Parses "file=F,format=raw,...". The registry says which formats there are and which options they add.
+Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& registry);
+
+/// What the guest-facing Disk needs of it.
+DiskOptions disk_options(const DiskSpec& spec);
+
+/// Splits a key=value list at its single commas, `,,` being a literal one. Parts without '=' have an empty
+/// optional. Shared with the other command line options that are such lists.
+struct KeyValue {
+  std::string key;
+  std::optional<std::string> value;
+};
+std::vector<KeyValue> split_key_values(std::string_view text);
+
+}  // namespace spindle

@@ -1,0 +1,102 @@
+#include "block/graph.h"
+
+#include <fmt/format.h>
+
+#include "block/filters/fault_node.h"
+#include "block/filters/null_node.h"
+#include "block/filters/volatile_node.h"
+#include "block/protocols/file_name.h"
+#include "block/protocols/file_node.h"
+
+namespace spindle {
+namespace {
+
+constexpr uint64_t kSector = 512;
+
+Result<std::shared_ptr<Node>> open_protocol(Reactor& reactor, const DiskSpec& spec, const Format& format,
+                                            std::vector<std::string>& warnings) {
+  auto name = parse_file_name(spec.file);
+  if (!name) return std::unexpected(std::move(name.error()));
+  if (name->protocol == Protocol::Null) {
+    NullNode::Options options;
+    if (spec.null_size) options.size = *spec.null_size;
+    options.read_zeroes = spec.null_read_zeroes;
+    return std::make_shared<NullNode>(reactor, options);
+  }
+  auto node = FileNode::open(
+      reactor, {
+                   .path = name->path,
+                   .read_only = spec.read_only,
+                   .direct = is_direct(spec.cache),
+                   .never_flush = never_flushes(spec.cache),
+                   .drop_cache = spec.drop_cache,
+                   .grows = format.grows,
+                   .locking = spec.locking,
+                   .warn = [&warnings](std::string line) { warnings.push_back(std::move(line)); },
+               });
+  if (!node) return std::unexpected(std::move(node.error()));
+  return std::shared_ptr<Node>(std::move(*node));
+}
+
+// A disk has whole sectors, and at least one.
+Result<> check_size(const Node& top, const DiskSpec& spec) {
+  const uint64_t size = top.size();
+  if (size != 0 && size % kSector == 0) return {};
+  const uint64_t wanted = size == 0 ? 1ull << 30 : (size + kSector - 1) / kSector * kSector;
+  return std::unexpected(Error::invalid(
+      "open", spec.file,
+      fmt::format("its size of {} bytes is {}; a disk needs whole sectors of 512: make it longer, as with "
+                  "truncate -s {} {}",
+                  size, size == 0 ? "nothing" : "no multiple of 512", wanted, spec.file)));
+}
+
+}  // namespace
+
+Task<Result<std::shared_ptr<Node>>> open_graph(Reactor& reactor, const DiskSpec& spec,
+                                               const FormatRegistry& registry,
+                                               std::vector<std::string>& warnings) {
+  const Format* format = registry.find(spec.format);
+  if (!format) co_return std::unexpected(bad_option("format", spec.format, registry.names()));
+  if (never_flushes(spec.cache)) {
+    warnings.push_back(
+        fmt::format("{}: cache=unsafe never flushes to the host: all that was written may be lost or mixed "
+                    "up by a host crash",
+                    spec.file));
+  }
+  auto protocol = open_protocol(reactor, spec, *format, warnings);
+  if (!protocol) co_return std::unexpected(std::move(protocol.error()));
+  std::shared_ptr<Node> node = std::move(*protocol);
+  if (spec.volatile_filter) {
+    node = std::make_shared<VolatileNode>(std::move(node),
+                                          VolatileNode::Options{.max_bytes = spec.volatile_max});
+  }
+  if (!spec.faults.empty()) node = std::make_shared<FaultNode>(std::move(node), spec.faults);
+
+  auto opening = format->open(node, spec.format_options);
+  auto top = co_await opening;
+  if (!top) {
+    static_cast<void>(co_await node->close());  // the first error is the one to tell
+    co_return top;
+  }
+  if (auto sized = check_size(**top, spec); !sized) {
+    static_cast<void>(co_await (*top)->close());
+    co_return std::unexpected(std::move(sized.error()));
+  }
+  (*top)->sequencer().set_elision(spec.flush_elision);
+  co_return top;
+}
+
+ProtocolCounters protocol_counters_below(const Node& top) {
+  ProtocolCounters sum;
+  for (const Node* node = &top; node; node = node->child()) {
+    if (const ProtocolCounters* counters = node->protocol_counters()) {
+      sum.reads += counters->reads;
+      sum.writes += counters->writes;
+      sum.fdatasyncs += counters->fdatasyncs;
+      sum.fallocates += counters->fallocates;
+    }
+  }
+  return sum;
+}
+
+}  // namespace spindle

@@ -1,0 +1,286 @@
+// How the file node reads and writes. read() and write() are the fast path: one frame, one submission,
+// straight from the guest's memory. All that is not so simple goes on in the functions below them: more parts
+// than the kernel takes, rests of short transfers, and O_DIRECT with what is not aligned.
+#include <fmt/format.h>
+#include <limits.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <limits>
+
+#include "block/protocols/file_node.h"
+#include "block/protocols/file_probe.h"
+
+namespace spindle {
+namespace {
+
+constexpr std::size_t kMaxParts = IOV_MAX;
+// Under the kernel's limit for one call (2 GiB less a page), and a multiple of every alignment.
+constexpr uint64_t kMaxTransfer = 1ull << 30;
+constexpr uint64_t kLargestOffset = std::numeric_limits<off_t>::max();
+
+bool overflows(uint64_t offset, uint64_t length) {
+  return offset > kLargestOffset || length > kLargestOffset - offset;
+}
+
+}  // namespace
+
+bool FileNode::passes(uint64_t offset, const Buffers& buffers) const {
+  if (facts_.request_alignment == 1 && facts_.memory_alignment == 1) return true;
+  if (!aligned_request(offset, buffers.size)) return false;
+  for (const iovec& part : buffers.parts) {
+    if (!aligned_memory(part)) return false;
+  }
+  return true;
+}
+
+// EINTR and EAGAIN: nothing was done, and nothing is wrong yet. The first retries are immediate; a host that
+// goes on to say EAGAIN gets a millisecond between them, and after about a second the error stands.
+Task<bool> FileNode::again(int result, unsigned& attempts) {
+  if (result != -EINTR && result != -EAGAIN) co_return false;
+  if (++attempts > 1000) co_return false;
+  if (attempts < 16) {
+    co_await reactor().yield();
+  } else {
+    co_await reactor().sleep(std::chrono::milliseconds(1));
+  }
+  co_return true;
+}
+
+Task<Result<>> FileNode::read(uint64_t offset, Buffers buffers) {
+  if (!in_range(offset, buffers.size)) {
+    co_return std::unexpected(out_of_range("read", offset, buffers.size));
+  }
+  if (buffers.size == 0) co_return Result<>{};
+  if (!passes(offset, buffers)) co_return co_await read_bounced(offset, buffers, 0);
+  if (buffers.parts.size() > kMaxParts || buffers.size > kMaxTransfer) {
+    co_return co_await read_rest(offset, buffers, 0);
+  }
+  ++counters_.reads;
+  const int result = co_await reactor().submit([&](io_uring_sqe* sqe) {
+    if (buffers.parts.size() == 1) {
+      io_uring_prep_read(sqe, fd_, buffers.parts[0].iov_base, static_cast<unsigned>(buffers.size), offset);
+    } else {
+      io_uring_prep_readv(sqe, fd_, buffers.parts.data(), static_cast<unsigned>(buffers.parts.size()),
+                          offset);
+    }
+  });
+  if (result == static_cast<int>(buffers.size)) co_return Result<>{};
+  if (result < 0 && result != -EINTR && result != -EAGAIN) {
+    co_return std::unexpected(error_of(result, "read", offset));
+  }
+  if (result == 0) {  // the file ends before `offset` now
+    zero_in(buffers, 0, buffers.size);
+    co_return Result<>{};
+  }
+  co_return co_await read_rest(offset, buffers, result > 0 ? static_cast<uint64_t>(result) : 0);
+}
+
+// Goes on after the first `done` bytes.
+Task<Result<>> FileNode::read_rest(uint64_t offset, Buffers buffers, uint64_t done) {
+  std::vector<iovec> parts;
+  unsigned attempts = 0;
+  while (done < buffers.size) {
+    // A direct transfer that stopped inside a block has met the end of the file, or will by way of a bounce
+    // buffer.
+    if (!aligned_request(offset + done, 0)) co_return co_await read_bounced(offset, buffers, done);
+    slice(buffers, done, std::min(kMaxTransfer, buffers.size - done), kMaxParts, parts);
+    ++counters_.reads;
+    const int result = co_await reactor().submit([&](io_uring_sqe* sqe) {
+      io_uring_prep_readv(sqe, fd_, parts.data(), static_cast<unsigned>(parts.size()), offset + done);
+    });
+    if (result < 0) {
+      if (co_await again(result, attempts)) continue;
+      co_return std::unexpected(error_of(result, "read", offset + done));
+    }
+    if (result == 0) {
+      zero_in(buffers, done, buffers.size - done);
+      co_return Result<>{};
+    }
+    done += static_cast<uint64_t>(result);
+  }
+  co_return Result<>{};
+}
+
+// Reads whole blocks into a bounce buffer and copies what was asked for.
+Task<Result<>> FileNode::read_bounced(uint64_t offset, Buffers buffers, uint64_t done) {
+  while (done < buffers.size) {
+    const uint64_t from = offset + done;
+    const uint64_t begin = down(from);
+    const uint64_t length = std::min(buffers.size - done, BouncePool::kBufferBytes - (from - begin));
+    BouncePool::Buffer bounce(bounce_);
+    co_await bounce;
+    if (!bounce.data()) co_return std::unexpected(error_of(-ENOMEM, "read", from));
+    auto result = co_await read_flat(begin, bounce.data(), up(from + length) - begin);
+    if (!result) co_return result;
+    copy_to(buffers, done, bounce.data() + (from - begin), length);
+    done += length;
+  }
+  co_return Result<>{};
+}
+
+// Reads [offset, offset + length), whole blocks into aligned memory; zeroes beyond the end of the file.
+Task<Result<>> FileNode::read_flat(uint64_t offset, std::byte* memory, uint64_t length) {
+  uint64_t done = 0;
+  unsigned attempts = 0;
+  while (done < length) {
+    ++counters_.reads;
+    const int result = co_await reactor().submit([&](io_uring_sqe* sqe) {
+      io_uring_prep_read(sqe, fd_, memory + done, static_cast<unsigned>(length - done), offset + done);
+    });
+    if (result < 0) {
+      if (co_await again(result, attempts)) continue;
+      co_return std::unexpected(error_of(result, "read", offset + done));
+    }
+    done += static_cast<uint64_t>(result);
+    if (result != 0 && aligned_request(done, 0)) continue;
+    // The end of the file, and nothing else, ends a direct read inside a block.
+    auto end = size_of_file(fd_, block_device_, options_.path);
+    if (!end) co_return std::unexpected(std::move(end.error()));
+    if (result != 0 && offset + done < *end) {
+      Error error = error_of(-EIO, "read", offset + done);
+      error.detail = "the host ended a direct read inside a block";
+      co_return std::unexpected(std::move(error));
+    }
+    std::memset(memory + done, 0, length - done);
+    done = length;
+  }
+  co_return Result<>{};
+}
+
+Task<Result<>> FileNode::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
+  if (overflows(offset, buffers.size)) co_return std::unexpected(out_of_range("write", offset, buffers.size));
+  // The place in the order comes before the look at the size: a growth under way is waited for.
+  RangeLock::Hold hold(ranges_, down(offset), up(offset + buffers.size), mode_of(offset, buffers.size));
+  co_await hold;
+  if (!in_range(offset, buffers.size)) {
+    co_return std::unexpected(out_of_range("write", offset, buffers.size));
+  }
+  if (options_.read_only) co_return std::unexpected(error_of(-EROFS, "write", offset));
+  if (buffers.size == 0) co_return Result<>{};
+  if (flags.fua && !options_.never_flush) co_return co_await write_fua(offset, buffers);
+  if (buffers.parts.size() > kMaxParts || buffers.size > kMaxTransfer || !passes(offset, buffers)) {
+    co_return co_await write_any(offset, buffers, 0);
+  }
+  ++counters_.writes;
+  const int result = co_await reactor().submit([&](io_uring_sqe* sqe) {
+    if (buffers.parts.size() == 1) {
+      io_uring_prep_write(sqe, fd_, buffers.parts[0].iov_base, static_cast<unsigned>(buffers.size), offset);
+    } else {
+      io_uring_prep_writev(sqe, fd_, buffers.parts.data(), static_cast<unsigned>(buffers.parts.size()),
+                           offset);
+    }
+  });
+  if (result == static_cast<int>(buffers.size)) co_return Result<>{};
+  if (result < 0 && result != -EINTR && result != -EAGAIN) {
+    co_return std::unexpected(error_of(result, "write", offset));
+  }
+  const uint64_t done = result > 0 ? static_cast<uint64_t>(result) : 0;
+  co_return co_await write_rest(fd_, offset, buffers, 0, done, buffers.size, 0);
+}
+
+// One write on any path. The caller holds the range.
+Task<Result<>> FileNode::write_any(uint64_t offset, Buffers buffers, int rw_flags) {
+  if (!passes(offset, buffers)) co_return co_await write_bounced(offset, buffers, rw_flags);
+  co_return co_await write_rest(fd_, offset, buffers, 0, 0, buffers.size, rw_flags);
+}
+
+Task<Result<>> FileNode::write_fua(uint64_t offset, Buffers buffers) {
+  Result<> result;
+  if (can_dsync_) {
+    result = co_await write_any(offset, buffers, RWF_DSYNC);
+    if (result) co_return result;
+    if (result.error().kind == ErrorKind::NoSpace) {
+      auto plain = co_await write_any(offset, buffers, 0);
+      if (!plain) co_return plain;
+      // There was room, so it was the sync that had failed.
+      Error error = std::move(result.error());
+      error.kind = ErrorKind::FlushFailed;
+      error.operation = "sync";
+      co_return std::unexpected(std::move(error));
+    }
+    if (result.error().kind != ErrorKind::NotSupported) co_return result;
+    can_dsync_ = false;
+  }
+  result = co_await write_any(offset, buffers, 0);
+  if (!result) co_return result;
+  result = co_await datasync();
+  if (!result) result.error().kind = ErrorKind::FlushFailed;
+  co_return result;
+}
+
+// Writes the bytes [position + done, position + length) of `buffers` to `offset` + done and on.
+Task<Result<>> FileNode::write_rest(int fd, uint64_t offset, Buffers buffers, uint64_t position,
+                                    uint64_t done, uint64_t length, int rw_flags) {
+  std::vector<iovec> parts;
+  unsigned attempts = 0;
+  while (done < length) {
+    slice(buffers, position + done, std::min(kMaxTransfer, length - done), kMaxParts, parts);
+    ++counters_.writes;
+    const int result = co_await reactor().submit([&](io_uring_sqe* sqe) {
+      io_uring_prep_writev2(sqe, fd, parts.data(), static_cast<unsigned>(parts.size()), offset + done,
+                            rw_flags);
+    });
+    if (result < 0) {
+      if (co_await again(result, attempts)) continue;
+      co_return std::unexpected(error_of(result, "write", offset + done));
+    }
+    if (result == 0) {
+      Error error = error_of(-EIO, "write", offset + done);
+      error.detail = "the host accepts no more bytes and names no reason";
+      co_return std::unexpected(std::move(error));
+    }
+    done += static_cast<uint64_t>(result);
+  }
+  co_return Result<>{};
+}
+
+// O_DIRECT with what is not aligned: in pieces of at most one bounce buffer. What reaches into the file's
+// last, partial block goes through the descriptor without O_DIRECT as it is.
+Task<Result<>> FileNode::write_bounced(uint64_t offset, Buffers buffers, int rw_flags) {
+  const uint64_t whole_blocks = down(size_);
+  uint64_t position = 0;
+  while (position < buffers.size) {
+    const uint64_t from = offset + position;
+    uint64_t length = buffers.size - position;
+    if (from >= whole_blocks) {
+      co_return co_await write_rest(tail_fd_, from, buffers, position, 0, length, rw_flags);
+    }
+    length = std::min({length, BouncePool::kBufferBytes - (from - down(from)), whole_blocks - from});
+    auto result = co_await write_piece(from, buffers, position, length, rw_flags);
+    if (!result) co_return result;
+    position += length;
+  }
+  co_return Result<>{};
+}
+
+// One piece by read-modify-write of its first and last block. The caller holds the range exclusively if any
+// of them is partial.
+Task<Result<>> FileNode::write_piece(uint64_t offset, Buffers buffers, uint64_t position, uint64_t length,
+                                     int rw_flags) {
+  const uint64_t begin = down(offset);
+  const uint64_t end = up(offset + length);
+  const uint64_t block = facts_.request_alignment;
+  BouncePool::Buffer bounce(bounce_);
+  co_await bounce;
+  std::byte* memory = bounce.data();
+  if (!memory) co_return std::unexpected(error_of(-ENOMEM, "write", offset));
+  const bool head = offset != begin;
+  const bool tail = offset + length != end;
+  if (head || (tail && end - begin == block)) {
+    auto result = co_await read_flat(begin, memory, block);
+    if (!result) co_return result;
+  }
+  if (tail && end - begin > block) {
+    auto result = co_await read_flat(end - block, memory + (end - block - begin), block);
+    if (!result) co_return result;
+  }
+  copy_from(buffers, position, memory + (offset - begin), length);
+  const iovec part{memory, end - begin};
+  const Buffers flat(std::span(&part, 1), part.iov_len);
+  co_return co_await write_rest(fd_, begin, flat, 0, 0, flat.size, rw_flags);
+}
+
+}  // namespace spindle

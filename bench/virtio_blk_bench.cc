@@ -1,0 +1,169 @@
+// virtio-blk driven in process, driver, device and medium on one thread: no VM, no exits, only what Spindle itself costs.
+//
+//   null/...   the whole way without a medium: 4 KiB requests in batches of 32, one interrupt decision a batch
+//   file/...   depth 32 over a file, beside bare/...: the same reads or writes by a bare io_uring loop
+//
+// The files are made by scripts/bench, whose names they come under: SPINDLE_BENCH_CACHED and SPINDLE_BENCH_TMPFS.
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/bare_uring.h"
+#include "block/disk.h"
+#include "block/filters/null_node.h"
+#include "block/protocols/file_node.h"
+#include "devices/virtio/blk.h"
+#include "devices/virtio/test_driver.h"
+#include "formats/raw_node.h"
+
+namespace spindle::bench {
+namespace {
+
+using namespace virtio::test;
+
+constexpr uint32_t kBlock = 4096;
+constexpr unsigned kDepth = 32;
+
+/// A driver that keeps kDepth requests in flight on a device of its own.
+class Driver {
+ public:
+  Driver(std::unique_ptr<Reactor> reactor, std::shared_ptr<Node> node, CacheMode cache, bool write)
+      : reactor_(std::move(reactor)),
+        disk_(std::move(node), {.id = "bench", .cache = cache}),
+        type_(write ? virtio::kBlkTypeOut : virtio::kBlkTypeIn),
+        offsets_(random_offsets(disk_.size(), kBlock)) {
+    blk_ = std::move(*virtio::VirtioBlk::create(disk_, ram_.memory(), {.serial = "bench"}));
+    blk_->connect(transport_);
+    blk_->acknowledge(blk_->features());
+    reactor_->wait(blk_->negotiate());
+    blk_->start_queue(0, queue_.layout());
+    requests_.reserve(kDepth);
+    for (unsigned i = 0; i < kDepth; ++i) {
+      requests_.emplace_back(ram_, kBlock);
+      segments_.push_back(requests_.back().segments(type_));
+      free_.push_back(i);
+    }
+  }
+  ~Driver() {
+    reactor_->run_until([this] { return blk_->in_flight() == 0; });
+    reactor_->wait(blk_->reset());
+    blk_.reset();
+    reactor_->wait(disk_.close());
+  }
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  /// Adds what there is room for and shows it to the device in one go.
+  void submit() {
+    while (!free_.empty()) {
+      const unsigned slot = free_.back();
+      free_.pop_back();
+      requests_[slot].fill(type_, offsets_[next_++ % offsets_.size()] / 512);
+      slot_of_head_[*queue_.add(segments_[slot])] = slot;
+    }
+    queue_.want_interrupt();
+    if (queue_.publish()) blk_->notify(0);
+  }
+  /// Waits until `least` are done, then takes all that are.
+  unsigned reap(unsigned least) {
+    reactor_->run_until([&] { return queue_.used_waiting() >= least; });
+    unsigned reaped = 0;
+    while (auto element = queue_.take()) {
+      const unsigned slot = slot_of_head_[element->id];
+      if (requests_[slot].status() != virtio::kBlkStatusOk) std::abort();
+      free_.push_back(slot);
+      ++reaped;
+    }
+    return reaped;
+  }
+  const TestTransport& transport() const { return transport_; }
+
+ private:
+  std::unique_ptr<Reactor> reactor_;
+  Disk disk_;
+  uint32_t type_;
+  std::vector<uint64_t> offsets_;
+  TestRam ram_;
+  TestQueue queue_{ram_, 256, true};
+  TestTransport transport_;
+  std::unique_ptr<virtio::VirtioBlk> blk_;
+  std::vector<TestRequest> requests_;
+  std::vector<std::array<Segment, 3>> segments_;
+  std::vector<unsigned> free_;
+  std::array<unsigned, 256> slot_of_head_{};
+  uint64_t next_ = 0;
+};
+
+std::shared_ptr<Node> file_node(Reactor& reactor, const char* path) {
+  auto file = FileNode::open(reactor, {.path = path});
+  if (!file) std::abort();
+  return std::move(*RawNode::open(std::move(*file), {}));
+}
+
+void over_null(benchmark::State& state, bool write) {
+  auto reactor = std::move(*Reactor::create());
+  auto node = std::make_shared<NullNode>(*reactor, NullNode::Options{.read_zeroes = false});
+  Driver driver(std::move(reactor), node, CacheMode::Writeback, write);
+  uint64_t batches = 0;
+  for (auto _ : state) {
+    driver.submit();
+    driver.reap(kDepth);
+    ++batches;
+  }
+  state.SetItemsProcessed(static_cast<int64_t>(batches) * kDepth);
+  state.counters["interrupts_per_batch"] =
+      static_cast<double>(driver.transport().interrupts) / static_cast<double>(batches);
+}
+
+void over_file(benchmark::State& state, const char* path, bool write) {
+  auto reactor = std::move(*Reactor::create());
+  auto node = file_node(*reactor, path);
+  Driver driver(std::move(reactor), node, CacheMode::Writeback, write);
+  driver.submit();
+  int64_t done = 0;
+  for (auto _ : state) {
+    for (unsigned group = 0; group < 1024;) {
+      const unsigned reaped = driver.reap(1);
+      driver.submit();
+      group += reaped;
+      done += reaped;
+    }
+  }
+  state.SetItemsProcessed(done);
+}
+
+void bare(benchmark::State& state, const char* path, bool write) {
+  BareUring loop(path, kDepth, kBlock, write);
+  int64_t done = 0;
+  for (auto _ : state) done += static_cast<int64_t>(loop.run(1024));
+  state.SetItemsProcessed(done);
+}
+
+void register_for(const char* name, const char* path) {
+  for (const bool write : {false, true}) {
+    const std::string way = write ? "write" : "read";
+    benchmark::RegisterBenchmark((std::string("file/") + name + "/" + way).c_str(),
+                                 [=](benchmark::State& s) { over_file(s, path, write); });
+    benchmark::RegisterBenchmark((std::string("bare/") + name + "/" + way).c_str(),
+                                 [=](benchmark::State& s) { bare(s, path, write); });
+  }
+}
+
+}  // namespace
+}  // namespace spindle::bench
+
+int main(int argc, char** argv) {
+  using namespace spindle::bench;
+  benchmark::RegisterBenchmark("null/read", [](benchmark::State& s) { over_null(s, false); });
+  benchmark::RegisterBenchmark("null/write", [](benchmark::State& s) { over_null(s, true); });
+  if (const char* path = std::getenv("SPINDLE_BENCH_CACHED")) register_for("page-cache", path);
+  if (const char* path = std::getenv("SPINDLE_BENCH_TMPFS")) register_for("tmpfs", path);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

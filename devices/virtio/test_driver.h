@@ -200,7 +200,7 @@ class TestRequest {
   TestRequest(TestRam& ram, uint32_t data_bytes)
       : ram_(&ram),
         header_(ram.allocate(sizeof(BlkRequestHeader))),
-        data_(ram.allocate(data_bytes, 512)),
+        data_(ram.allocate(data_bytes, data_bytes % 4096 == 0 ? 4096 : 512)),
         status_(ram.allocate(1)),
         data_bytes_(data_bytes) {}
 

@@ -1,0 +1,140 @@
+#include "block/disk_spec.h"
+
+#include <doctest/doctest.h>
+
+#include "block/parse.h"
+
+namespace spindle {
+namespace {
+
+FormatRegistry registry() {
+  FormatRegistry formats;
+  formats.add({.name = "raw", .option_keys = {"offset", "size"}, .open = {}});
+  formats.add({.name = "other", .option_keys = {"policy"}, .open = {}});
+  return formats;
+}
+
+DiskSpec parsed(std::string_view text) {
+  auto spec = parse_disk_spec(text, registry());
+  REQUIRE_MESSAGE(spec.has_value(), (spec ? "" : spec.error().message()));
+  return *spec;
+}
+
+TEST_CASE("spec: defaults") {
+  const auto spec = parsed("file=disk.img");
+  CHECK(spec.file == "disk.img");
+  CHECK(spec.format == "raw");
+  CHECK(spec.interface == DiskInterface::Virtio);
+  CHECK(spec.cache == CacheMode::Writeback);
+  CHECK(!spec.read_only);
+  CHECK(!spec.discard);
+  CHECK(spec.locking == LockPolicy::Auto);
+  CHECK(spec.flush_elision);
+  CHECK(!spec.volatile_filter);
+}
+
+TEST_CASE("spec: everything") {
+  const auto spec = parsed(
+      "file=a,,b.img,format=other,policy=x=y,if=ide,bus=1,unit=0,cache=directsync,readonly=on,serial=S "
+      "1,id=d0,"
+      "discard=unmap,locking=off,flush-elision=off,fault=flush:2:EIO;read:ENXIO,volatile=on,volatile-max=1M");
+  CHECK(spec.file == "a,b.img");
+  CHECK(spec.format == "other");
+  CHECK(spec.format_options.at("policy") == "x=y");
+  CHECK(spec.interface == DiskInterface::Ide);
+  CHECK(spec.bus == 1u);
+  CHECK(spec.unit == 0u);
+  CHECK(spec.cache == CacheMode::Directsync);
+  CHECK(spec.serial == "S 1");
+  CHECK(spec.locking == LockPolicy::Off);
+  CHECK(!spec.flush_elision);
+  CHECK(spec.faults.size() == 2);
+  CHECK(spec.volatile_max == 1 << 20);
+  const auto options = disk_options(spec);
+  CHECK(options.id == "d0");
+  CHECK(options.cache == CacheMode::Directsync);
+  CHECK(options.read_only);
+  CHECK(options.discard);
+}
+
+TEST_CASE("spec: size belongs to the null protocol when that is the file, else to raw") {
+  const auto null = parsed("file=null-co://,size=1G,read-zeroes=off");
+  CHECK(null.null_size == 1ull << 30);
+  CHECK(!null.null_read_zeroes);
+  CHECK(null.format_options.empty());
+  CHECK(parsed("file=x,size=1G").format_options.at("size") == "1G");
+  CHECK(parsed("file=file:a:b").file == "file:a:b");
+}
+
+TEST_CASE("spec: every mistake is one line that names the option and what is allowed") {
+  const struct {
+    const char* text;
+    const char* names;
+    const char* says;
+  } kMistakes[] = {
+      {"", "", "key=value"},
+      {"format=raw", "file=", "missing"},
+      {"file=", "file=", "name of a file"},
+      {"file=a,file=b", "file", "twice"},
+      {"file=a,colour=red", "colour=red", "cache"},
+      {"file=a,policy=x", "policy=x", "offset"},
+      {"file=a,format=qcow9", "format=qcow9", "other, raw"},
+      {"file=a,if=scsi", "if=scsi", "virtio or ide"},
+      {"file=a,cache=fast", "cache=fast", "directsync"},
+      {"file=a,readonly=yes", "readonly=yes", "on or off"},
+      {"file=a,readonly", "readonly", "key=value"},
+      {"file=a,serial=", "serial=", "1 to 20"},
+      {"file=a,serial=123456789012345678901", "serial=", "1 to 20"},
+      {"file=a,serial=\x01", "serial=", "printable"},
+      {"file=a,if=ide,bus=2", "bus=2", "0 to 1"},
+      {"file=a,if=ide,unit=-1", "unit=-1", "0 to 1"},
+      {"file=a,bus=0", "bus=", "if=virtio"},
+      {"file=a,discard=on", "discard=on", "unmap or ignore"},
+      {"file=a,locking=maybe", "locking=maybe", "auto, on or off"},
+      {"file=a,fault=flush:2:EWHAT", "fault=", "EWHAT"},
+      {"file=a,volatile=on,volatile-max=1", "volatile-max=1", "64k"},
+      {"file=a,volatile-max=1M", "volatile-max", "volatile=on"},
+      {"file=null-co://,size=x", "size=x", "a size"},
+      {"file=null-co://disk", "null-co://", "size="},
+      {"file=nbd://host/x", "nbd", "file:"},
+      {"file=a,,b=c", "a,b=c", ""},
+  };
+  for (const auto& mistake : kMistakes) {
+    auto spec = parse_disk_spec(mistake.text, registry());
+    if (std::string_view(mistake.text) == "file=a,,b=c") {  // a file of an odd name is no mistake
+      CHECK(spec->file == "a,b=c");
+      continue;
+    }
+    REQUIRE_MESSAGE(!spec.has_value(), mistake.text);
+    const std::string message = spec.error().message();
+    CHECK_MESSAGE(message.find(mistake.names) != std::string::npos, message);
+    CHECK_MESSAGE(message.find(mistake.says) != std::string::npos, message);
+    CHECK(message.find('\n') == std::string::npos);
+    CHECK(spec.error().kind == ErrorKind::Invalid);
+  }
+}
+
+TEST_CASE("parse: sizes") {
+  CHECK(parse_size("0") == 0);
+  CHECK(parse_size("512") == 512);
+  CHECK(parse_size("1k") == 1024);
+  CHECK(parse_size("64K") == 65536);
+  CHECK(parse_size("3M") == 3ull << 20);
+  CHECK(parse_size("1.5G") == 3ull << 29);
+  CHECK(parse_size("2T") == 2ull << 40);
+  CHECK(parse_size("7E") == 7ull << 60);
+  CHECK(parse_size("0x10") == 16);
+  CHECK(parse_size("0x1b") == 27);
+  CHECK(parse_size("9223372036854775807") == 9223372036854775807ull);
+  for (const char* text :
+       {"", "k", "-1", "+1", " 1", "1 ", "1.5", "1.k", ".5k", "1x", "8E", "9223372036854775808",
+        "99999999999999999999", "9007199254740992k", "1kk", "0x", "1e3", "7.9999999999999999999E"}) {
+    CHECK_MESSAGE(!parse_size(text).has_value(), text);
+  }
+  CHECK(format_size(0) == "0 B");
+  CHECK(format_size(65536) == "64 KiB");
+  CHECK(format_size(3ull << 29) == "1.5 GiB");
+}
+
+}  // namespace
+}  // namespace spindle

@@ -1,0 +1,127 @@
+// `spindle run`: boots a Linux kernel with disks. Turns the options into a vmm::Machine, runs it and gives
+// its outcome back as exit status. docs/running.md is the user's page.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "block/parse.h"
+#include "formats/register_formats.h"
+#include "tools/command.h"
+#include "vmm/machine.h"
+#include "vmm/signals.h"
+
+namespace spindle::tools {
+namespace {
+
+constexpr const char* kDefaultCommandLine = "console=ttyS0";
+
+struct RunOptions {
+  vmm::MachineOptions machine{.command_line = kDefaultCommandLine};
+  std::string memory = "512M";
+  std::string console = "stdio";
+  std::vector<std::string> disks;
+  bool no_reboot = false;
+};
+
+int usage_error(const Error& error) {
+  fmt::print(stderr, "spindle run: {}\n", error.message());
+  return kExitUsage;
+}
+
+// As QEMU's -m: a bare number is MiB.
+Result<uint64_t> parse_memory(const std::string& text) {
+  const bool bare = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  const auto bytes = parse_size(bare ? text + "M" : text);
+  if (!bytes) return std::unexpected(Error::invalid("memory", text, "not a size; write it like 512M or 2G"));
+  return *bytes;
+}
+
+Result<vmm::MachineOptions> machine_options(const RunOptions& given, const FormatRegistry& registry) {
+  vmm::MachineOptions options = given.machine;
+  options.reboot = !given.no_reboot;
+  auto memory = parse_memory(given.memory);
+  if (!memory) return std::unexpected(memory.error());
+  options.memory = *memory;
+  auto console = vmm::ConsoleOptions::parse(given.console);
+  if (!console) return std::unexpected(console.error());
+  options.console = *console;
+  for (const std::string& text : given.disks) {
+    auto spec = parse_disk_spec(text, registry);
+    if (!spec) return std::unexpected(spec.error());
+    options.disks.push_back(std::move(*spec));
+  }
+  return options;
+}
+
+int run(const RunOptions& given) {
+  FormatRegistry registry;
+  register_formats(registry);
+  auto options = machine_options(given, registry);
+  if (!options) return usage_error(options.error());
+  // Before there are threads: they inherit what is blocked.
+  auto signals = vmm::SignalWatcher::create();
+  if (!signals) return usage_error(signals.error());
+  std::vector<std::string> notes;
+  auto machine = vmm::Machine::create(std::move(*options), registry, notes);
+  if (!machine) return usage_error(machine.error());
+  for (const std::string& note : notes) fmt::print(stderr, "spindle run: {}\n", note);
+
+  vmm::Machine& running = **machine;
+  (*signals)->start(
+      [&running](std::string name) {
+        running.post({vmm::MachineEvent::Kind::Quit, "ended by " + name});
+      },
+      [&running] {
+        running.post({vmm::MachineEvent::Kind::WriteStatistics, {}});
+      });
+  const vmm::Outcome outcome = running.run();
+  signals->reset();  // it may post to the machine until here
+  if (outcome.code != 0) fmt::print(stderr, "spindle run: {}\n", outcome.reason);
+  return outcome.code;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, Action& action) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* command = app.add_subcommand("run", "Boot a Linux kernel with disks");
+  command->add_option("--kernel", options->machine.kernel, "vmlinux (ELF) or bzImage")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--initrd", options->machine.initrd, "initial RAM disk")->type_name("FILE");
+  command->add_option("--append", options->machine.command_line, "kernel command line")
+      ->type_name("CMDLINE")
+      ->capture_default_str();
+  command->add_option("--cpus", options->machine.cpus, "virtual CPUs, 1 to 8")
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--memory", options->memory, "guest memory, 64M to 1T; a bare number means MiB")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--disk", options->disks,
+          "a disk, may be repeated: file=F[,format=raw][,if=virtio|ide][,cache=writeback|none|writethrough|"
+          "directsync|unsafe][,readonly=on][,serial=S][,id=ID][,bus=B,unit=U] and more, see "
+          "docs/disk-options.md")
+      ->type_name("SPEC")
+      ->take_all()
+      ->expected(1);
+  command->add_option("--console", options->console, "the serial port: stdio, none or file:F")
+      ->type_name("WHERE")
+      ->capture_default_str();
+  command
+      ->add_option("--stats-json", options->machine.stats_file,
+                   "write counters to this file at the end, and at each SIGUSR1")
+      ->type_name("FILE");
+  command->add_flag("--no-reboot", options->no_reboot, "a guest reset ends the run with status 0");
+  command->footer(
+      "Exit status: 0 the guest switched off, or the run was ended by the user; 1 the guest panicked, a "
+      "processor\n"
+      "failed, or a disk could not be closed; 2 something about the options or this host must be mended "
+      "first.\n"
+      "Keys on the console: Ctrl-A x quits, Ctrl-A h helps, Ctrl-A Ctrl-A sends Ctrl-A.");
+  command->callback([options, &action] { action = [options] { return run(*options); }; });
+}
+
+}  // namespace spindle::tools

@@ -1,0 +1,244 @@
+#include "vmm/disk_set.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "block/graph.h"
+#include "devices/virtio/blk.h"
+#include "devices/virtio/pci_transport.h"
+
+namespace spindle::vmm {
+namespace {
+
+constexpr unsigned kIdeBuses = 2, kIdeUnits = 2;
+constexpr unsigned kFirstVirtioDevice = 2;  // 0 is the host bridge, 1 the PIIX3
+constexpr unsigned kMaxVirtioDisks = 32 - kFirstVirtioDevice;
+constexpr uint8_t kClassStorage = 0x01, kSubclassScsi = 0x00;  // what virtio-blk says it is
+
+std::unexpected<Error> bad_disk(const DiskSpec& spec, std::string detail) {
+  return std::unexpected(
+      Error{.kind = ErrorKind::Invalid, .operation = "disk " + spec.file, .detail = std::move(detail)});
+}
+
+// Which of the four IDE places are taken.
+class IdePlaces {
+ public:
+  Result<> take(const DiskSpec& spec, unsigned bus, unsigned unit) {
+    bool& taken = taken_[bus][unit];
+    if (taken) {
+      return bad_disk(
+          spec,
+          fmt::format("IDE bus {} unit {} has a disk already; choose another bus= or unit=", bus, unit));
+    }
+    taken = true;
+    return {};
+  }
+  /// The first free place that agrees with what the description leaves open.
+  Result<DiskPlace> take_free(const DiskSpec& spec) {
+    for (unsigned bus = 0; bus < kIdeBuses; ++bus) {
+      for (unsigned unit = 0; unit < kIdeUnits; ++unit) {
+        if (taken_[bus][unit] || spec.bus.value_or(bus) != bus || spec.unit.value_or(unit) != unit) continue;
+        taken_[bus][unit] = true;
+        return DiskPlace{.bus = bus, .unit = unit};
+      }
+    }
+    return bad_disk(spec, "no IDE place is left for it: there are two buses with two units; use if=virtio");
+  }
+
+ private:
+  bool taken_[kIdeBuses][kIdeUnits] = {};
+};
+
+nlohmann::ordered_json counters_json(const DiskCounters& counters) {
+  nlohmann::ordered_json json;
+  counters.each([&json](std::string_view name, uint64_t value) { json[std::string(name)] = value; });
+  return json;
+}
+
+/// The rule of DESIGN 4: every reason to flush has exactly one outcome. True of a disk with nothing in
+/// flight.
+bool flushes_balance(const DiskCounters& c) {
+  return c.flush_requests.value() + c.flushes_writethrough.value() + c.flushes_toggle.value() +
+             c.flushes_background.value() ==
+         c.flushes_issued.value() + c.flushes_elided.value() + c.flushes_coalesced.value() +
+             c.flushes_failed.value();
+}
+
+}  // namespace
+
+Result<std::vector<DiskPlace>> place_disks(std::span<const DiskSpec> specs) {
+  std::vector<DiskPlace> places(specs.size());
+  IdePlaces ide;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const DiskSpec& spec = specs[i];
+    if (spec.interface != DiskInterface::Ide || !spec.bus || !spec.unit) continue;
+    SPINDLE_TRY(ide.take(spec, *spec.bus, *spec.unit));
+    places[i] = {.bus = *spec.bus, .unit = *spec.unit};
+  }
+  unsigned virtio = 0;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const DiskSpec& spec = specs[i];
+    if (spec.interface == DiskInterface::Ide) {
+      if (spec.bus && spec.unit) continue;
+      auto place = ide.take_free(spec);
+      if (!place) return std::unexpected(place.error());
+      places[i] = *place;
+    } else {
+      if (virtio == kMaxVirtioDisks) {
+        return bad_disk(spec, fmt::format("the PCI bus holds {} virtio disks and no more", kMaxVirtioDisks));
+      }
+      places[i] = {.unit = virtio++};
+    }
+  }
+  std::set<std::string> ids;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const bool is_ide = specs[i].interface == DiskInterface::Ide;
+    places[i].id = !specs[i].id.empty() ? specs[i].id
+                   : is_ide             ? fmt::format("ide{}-hd{}", places[i].bus, places[i].unit)
+                                        : fmt::format("virtio{}", places[i].unit);
+    if (!ids.insert(places[i].id).second) {
+      return bad_disk(specs[i],
+                      fmt::format("another disk has the id {} already; choose another id=", places[i].id));
+    }
+  }
+  return places;
+}
+
+// The devices over the disks; separate, so that they go before the disks do.
+class DiskSet::Devices {
+ public:
+  struct Virtio {
+    std::unique_ptr<VmMessages> messages;
+    std::unique_ptr<virtio::VirtioBlk> device;
+    std::unique_ptr<virtio::PciTransport> transport;
+  };
+
+  explicit Devices(Vm& vm) : doorbells(vm) {}
+
+  Result<> add_virtio(const Entry& entry, const DeviceWiring& wiring) {
+    const PciSlot slot{.device = kFirstVirtioDevice + entry.place.unit};
+    Virtio made;
+    auto device = virtio::VirtioBlk::create(*entry.disk, wiring.memory, {.serial = entry.spec.serial});
+    if (!device) return std::unexpected(device.error());
+    made.device = std::move(*device);
+    made.messages = std::make_unique<VmMessages>(wiring.vm, next_gsi, wiring.fault);
+    auto transport = virtio::PciTransport::create(
+        *made.device, entry.disk->reactor(),
+        {.messages = *made.messages, .line = wiring.bus.interrupt(slot, 1), .doorbells = doorbells},
+        kClassStorage, kSubclassScsi);
+    if (!transport) return std::unexpected(transport.error());
+    made.transport = std::move(*transport);
+    SPINDLE_TRY(wiring.bus.add(slot, *made.transport));
+    virtio_disks.push_back(std::move(made));
+    return {};
+  }
+
+  Task<void> settle() {
+    for (Virtio& disk : virtio_disks) co_await disk.transport->settle();
+  }
+  Task<void> stop() {
+    for (Virtio& disk : virtio_disks) co_await disk.transport->stop();
+  }
+
+  VmDoorbells doorbells;
+  std::atomic<unsigned> next_gsi{kGsiMessageFirst};
+  std::vector<Virtio> virtio_disks;
+};
+
+DiskSet::DiskSet() = default;
+DiskSet::~DiskSet() = default;
+
+Task<Result<std::unique_ptr<Disk>>> DiskSet::open_one(DiskSpec spec, std::string id,
+                                                      const FormatRegistry& registry,
+                                                      std::vector<std::string>& warnings) {
+  auto node = co_await open_graph(reactor_->reactor(), spec, registry, warnings);
+  if (!node) co_return std::unexpected(std::move(node.error()));
+  DiskOptions options = disk_options(spec);
+  options.id = std::move(id);
+  co_return std::make_unique<Disk>(std::move(*node), std::move(options));
+}
+
+Result<std::unique_ptr<DiskSet>> DiskSet::open(std::span<const DiskSpec> specs,
+                                               const FormatRegistry& registry,
+                                               std::vector<std::string>& warnings) {
+  auto places = place_disks(specs);
+  if (!places) return std::unexpected(places.error());
+  std::unique_ptr<DiskSet> set(new DiskSet);
+  auto reactor = ReactorThread::start("disks");
+  if (!reactor) return std::unexpected(reactor.error());
+  set->reactor_ = std::move(*reactor);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    auto disk =
+        set->reactor_->call([&] { return set->open_one(specs[i], (*places)[i].id, registry, warnings); });
+    if (!disk) {
+      (void)set->close();  // nothing was written to those that are open
+      return std::unexpected(disk.error());
+    }
+    set->entries_.push_back({specs[i], (*places)[i], std::move(*disk)});
+  }
+  return set;
+}
+
+Result<> DiskSet::plug(const DeviceWiring& wiring) {
+  devices_ = std::make_unique<Devices>(wiring.vm);
+  for (const Entry& entry : entries_) SPINDLE_TRY(devices_->add_virtio(entry, wiring));
+  return {};
+}
+
+std::vector<Error> DiskSet::settle() {
+  std::vector<Error> errors;
+  reactor_->call([&]() -> Task<void> {
+    if (devices_) co_await devices_->settle();
+    for (Entry& entry : entries_) {
+      co_await entry.disk->drain();
+      auto reverted = co_await entry.disk->revert_write_cache();
+      if (!reverted) errors.push_back(std::move(reverted.error()));
+    }
+  });
+  return errors;
+}
+
+std::vector<Error> DiskSet::close() {
+  std::vector<Error> errors;
+  reactor_->call([&]() -> Task<void> {
+    if (devices_) co_await devices_->stop();
+    for (Entry& entry : entries_) {
+      auto closed = co_await entry.disk->close();
+      if (!closed) errors.push_back(std::move(closed.error()));
+    }
+  });
+  return errors;
+}
+
+nlohmann::ordered_json DiskSet::statistics() {
+  std::vector<ProtocolCounters> protocols;
+  reactor_->call([&]() -> Task<void> {
+    for (const Entry& entry : entries_) protocols.push_back(protocol_counters_below(entry.disk->node()));
+    co_return;
+  });
+  auto list = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const Entry& entry = entries_[i];
+    const ProtocolCounters& protocol = protocols[i];
+    list.push_back({
+        {"id", entry.place.id},
+        {"file", entry.spec.file},
+        {"format", entry.spec.format},
+        {"bus", entry.spec.interface == DiskInterface::Ide ? "ide" : "virtio"},
+        {"cache", to_string(entry.spec.cache)},
+        {"write_cache", entry.disk->write_cache()},
+        {"counters", counters_json(entry.disk->counters())},
+        {"flushes_balance", flushes_balance(entry.disk->counters())},
+        {"protocol",
+         {{"reads", protocol.reads},
+          {"writes", protocol.writes},
+          {"fdatasyncs", protocol.fdatasyncs},
+          {"fallocates", protocol.fallocates}}},
+    });
+  }
+  return list;
+}
+
+}  // namespace spindle::vmm

@@ -1,0 +1,84 @@
+// DiskSet: the machine's disks, from their descriptions to devices on a bus.
+//
+// All disks and devices live on one reactor with a thread of its own. Opening, resetting and closing run
+// there, and the caller waits. Order at the end, with the vCPUs stopped: the devices let go of their
+// requests, each disk drains, flushes and closes, and every error is told.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "block/disk.h"
+#include "block/disk_spec.h"
+#include "block/format_registry.h"
+#include "block/io/reactor.h"
+#include "devices/guest_memory.h"
+#include "vmm/chipset.h"
+#include "vmm/pci_bus.h"
+
+namespace spindle::vmm {
+
+/// Where a disk goes, and what it is called.
+struct DiskPlace {
+  std::string id;     ///< the user's, else as QEMU names it: virtio0, ide0-hd1
+  unsigned bus = 0;   ///< ide: channel
+  unsigned unit = 0;  ///< ide: drive; virtio: how many came before
+};
+
+/// Gives every disk its place: first those that name one, then the others in their order. Invalid, for the
+/// user: a place taken twice, more than four IDE drives or 29 virtio disks, an id used twice.
+Result<std::vector<DiskPlace>> place_disks(std::span<const DiskSpec> specs);
+
+/// What devices need of the machine.
+struct DeviceWiring {
+  const GuestMemory& memory;
+  Vm& vm;
+  PciBus& bus;
+  Chipset& chipset;
+  IoSpace& ports;
+  FaultHandler fault;
+};
+
+class DiskSet {
+ public:
+  /// Opens all of them; `warnings` gets a line for each thing the user should know. Errors are for the user.
+  static Result<std::unique_ptr<DiskSet>> open(std::span<const DiskSpec> specs,
+                                               const FormatRegistry& registry,
+                                               std::vector<std::string>& warnings);
+  /// close() must have been called if devices were plugged in.
+  ~DiskSet();
+  DiskSet(const DiskSet&) = delete;
+  DiskSet& operator=(const DiskSet&) = delete;
+
+  /// Makes the devices and plugs them in.
+  Result<> plug(const DeviceWiring& wiring);
+  /// After the functions were reset (PciBus::reset): waits until no request of before touches guest memory,
+  /// and puts the write caches back to their configured modes (D4). Errors of the flush that this may need
+  /// are returned.
+  std::vector<Error> settle();
+  /// The end of all disks. Once. The errors of all steps.
+  std::vector<Error> close();
+
+  /// Counters of all disks, in the order they were given. Any thread.
+  nlohmann::ordered_json statistics();
+
+ private:
+  class Devices;
+  struct Entry {
+    DiskSpec spec;
+    DiskPlace place;
+    std::unique_ptr<Disk> disk;
+  };
+  DiskSet();
+  Task<Result<std::unique_ptr<Disk>>> open_one(DiskSpec spec, std::string id, const FormatRegistry& registry,
+                                               std::vector<std::string>& warnings);
+
+  std::unique_ptr<ReactorThread> reactor_;
+  std::vector<Entry> entries_;
+  std::unique_ptr<Devices> devices_;
+};
+
+}  // namespace spindle::vmm

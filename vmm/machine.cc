@@ -1,0 +1,297 @@
+#include "vmm/machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "vmm/boot_cpu.h"
+#include "vmm/layout.h"
+#include "vmm/linux_loader.h"
+#include "vmm/statistics.h"
+
+namespace spindle::vmm {
+namespace {
+
+// Reading these is fine, writing them back would turn the clock of one processor against the others'.
+constexpr uint32_t kMsrTimeStampCounter = 0x10, kMsrTscAdjust = 0x3b;
+
+}  // namespace
+
+Machine::Machine(MachineOptions options) : options_(std::move(options)) {}
+
+Machine::~Machine() {
+  // The vCPUs first: nothing may run while the rest is taken apart. Disks that run() has not closed (an error
+  // in create()) have seen no guest, but their devices must let go of the reactor.
+  cpus_.clear();
+  if (disks_) (void)disks_->close();
+  bus_.reset();
+}
+
+Result<std::unique_ptr<Machine>> Machine::create(MachineOptions options, const FormatRegistry& registry,
+                                                 std::vector<std::string>& notes) {
+  std::unique_ptr<Machine> machine(new Machine(std::move(options)));
+  SPINDLE_TRY(machine->build(registry, notes));
+  return machine;
+}
+
+// Cheap checks of what the user gave come before KVM, so that they can be made anywhere.
+Result<> Machine::build(const FormatRegistry& registry, std::vector<std::string>& notes) {
+  SPINDLE_TRY(GuestRam::check_size(options_.memory));
+  if (options_.cpus < 1 || options_.cpus > kMaxCpus) {
+    return std::unexpected(Error::invalid(
+        "cpus", "", fmt::format("{} CPUs are not possible; give 1 to {}", options_.cpus, kMaxCpus)));
+  }
+  auto places = place_disks(options_.disks);
+  if (!places) return std::unexpected(places.error());
+  auto kernel = BootFile::open(options_.kernel, "kernel");
+  if (!kernel) return std::unexpected(kernel.error());
+  kernel_ = std::move(*kernel);
+  if (!options_.initrd.empty()) {
+    auto initrd = BootFile::open(options_.initrd, "initrd");
+    if (!initrd) return std::unexpected(initrd.error());
+    initrd_ = std::move(*initrd);
+  }
+
+  auto kvm = Kvm::open();
+  if (!kvm) return std::unexpected(kvm.error());
+  kvm_ = std::move(*kvm);
+  auto ram = GuestRam::create(options_.memory);
+  if (!ram) return std::unexpected(ram.error());
+  ram_ = std::move(*ram);
+  auto vm = Vm::create(*kvm_);
+  if (!vm) return std::unexpected(vm.error());
+  vm_ = std::move(*vm);
+  SPINDLE_TRY(ram_->attach(*vm_));
+
+  auto console = Console::create(options_.console);
+  if (!console) return std::unexpected(console.error());
+  console_ = std::move(*console);
+  const auto fault = [this](const Error& error) { post({MachineEvent::Kind::Failure, error.message()}); };
+  chipset_ = std::make_unique<Chipset>(
+      ports_, *console_,
+      [this, fault](unsigned gsi, bool level) {
+        if (auto set = vm_->set_irq_line(gsi, level); !set) fault(set.error());
+      },
+      MachineRequests{.reset =
+                          [this] {
+                            post({MachineEvent::Kind::Reset, {}});
+                          },
+                      .power_off =
+                          [this] {
+                            post({MachineEvent::Kind::PowerOff, {}});
+                          },
+                      .panicked =
+                          [this] {
+                            post({MachineEvent::Kind::Panic, {}});
+                          }});
+  bus_ = std::make_unique<PciBus>(ports_, memory_space_, chipset_->pci_pins());
+  SPINDLE_TRY(bus_->add({.device = 0}, host_bridge_));
+  SPINDLE_TRY(bus_->add({.device = 1}, isa_bridge_));
+
+  auto disks = DiskSet::open(options_.disks, registry, notes);
+  if (!disks) return std::unexpected(disks.error());
+  disks_ = std::move(*disks);
+  SPINDLE_TRY(disks_->plug({.memory = ram_->memory(),
+                            .vm = *vm_,
+                            .bus = *bus_,
+                            .chipset = *chipset_,
+                            .ports = ports_,
+                            .fault = fault}));
+
+  SPINDLE_TRY(make_processors(notes));
+  SPINDLE_TRY(take_power_on_state());
+  acpi_ = build_acpi_tables(options_.cpus, kAcpiAddress);
+  return load_guest();
+}
+
+Result<> Machine::make_processors(std::vector<std::string>& notes) {
+  auto supported = kvm_->supported_cpuid();
+  if (!supported) return std::unexpected(supported.error());
+  const unsigned bits = physical_address_bits(*supported);
+  const uint64_t top = ram_->memory().regions().back().guest_address + ram_->memory().regions().back().size;
+  if (bits < 64 && top > 1ull << bits) {
+    return std::unexpected(
+        Error::invalid("memory", "",
+                       fmt::format("this processor's guests have {} address bits; give less than {} MiB",
+                                   bits, ((1ull << bits) - kGiB) / kMiB)));
+  }
+  const bool hide_xsave = host_is_tcg();
+  if (hide_xsave)
+    notes.push_back("this host is emulated by QEMU's TCG: XSAVE and AVX are hidden from the guest");
+  SPINDLE_TRY(Vcpu::install_kick_signal());
+  for (unsigned i = 0; i < options_.cpus; ++i) {
+    auto cpu = KvmCpu::create(*vm_, i);
+    if (!cpu) return std::unexpected(cpu.error());
+    SPINDLE_TRY((*cpu)->set_cpuid(
+        make_cpuid(*supported, {.cpu = i,
+                                .cpus = options_.cpus,
+                                .tsc_deadline = kvm_->extension(KVM_CAP_TSC_DEADLINE_TIMER) > 0,
+                                .hide_xsave = hide_xsave})));
+    cpus_.push_back(std::make_unique<Vcpu>(std::move(*cpu), ports_, memory_space_,
+                                           [this, i](const CpuEvent& event) { on_cpu_event(i, event); }));
+  }
+  return {};
+}
+
+Result<> Machine::take_power_on_state() {
+  auto chips = vm_->chip_state();
+  if (!chips) return std::unexpected(chips.error());
+  chips_at_power_on_ = *chips;
+  auto msrs = kvm_->msr_indices();
+  if (!msrs) return std::unexpected(msrs.error());
+  std::erase(*msrs, kMsrTimeStampCounter);
+  std::erase(*msrs, kMsrTscAdjust);
+  for (auto& cpu : cpus_) {
+    auto state = cpu->cpu().state(*msrs);
+    if (!state) return std::unexpected(state.error());
+    cpus_at_power_on_.push_back(std::move(*state));
+  }
+  return {};
+}
+
+// Firmware's work, at power-on and after each reset.
+Result<> Machine::load_guest() {
+  std::memcpy(ram_->memory().at(acpi_.address, acpi_.bytes.size()), acpi_.bytes.data(), acpi_.bytes.size());
+  SPINDLE_TRY(bus_->assign_resources());
+  auto entry = load_linux({.kernel = &*kernel_,
+                           .initrd = initrd_ ? &*initrd_ : nullptr,
+                           .command_line = options_.command_line,
+                           .rsdp_address = acpi_.rsdp_address},
+                          *ram_);
+  if (!entry) return std::unexpected(entry.error());
+  return enter_long_mode(cpus_.front()->cpu(), *ram_, *entry);
+}
+
+void Machine::pause_all() {
+  for (auto& cpu : cpus_) cpu->request_pause();
+}
+
+void Machine::post(MachineEvent event) {
+  if (event.kind != MachineEvent::Kind::WriteStatistics) pause_all();
+  {
+    std::lock_guard lock(events_mutex_);
+    events_.push_back(std::move(event));
+  }
+  events_changed_.notify_one();
+}
+
+MachineEvent Machine::next_event() {
+  std::unique_lock lock(events_mutex_);
+  events_changed_.wait(lock, [this] { return !events_.empty(); });
+  MachineEvent event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+void Machine::on_cpu_event(unsigned cpu, const CpuEvent& event) {
+  switch (event.kind) {
+    case CpuEventKind::PowerOff:
+      return post({MachineEvent::Kind::PowerOff, {}});
+    case CpuEventKind::Reset:
+      return post({MachineEvent::Kind::Reset, {}});
+    case CpuEventKind::Crash:
+      return post({MachineEvent::Kind::Panic, {}});
+    case CpuEventKind::TripleFault:
+    case CpuEventKind::Failure:
+      return post({MachineEvent::Kind::Failure, fmt::format("vCPU {}: {}", cpu, event.detail)});
+  }
+}
+
+Outcome Machine::run() {
+  console_->start(chipset_->serial(), [this] { post({MachineEvent::Kind::Quit, "quit from the console"}); });
+  for (auto& cpu : cpus_) cpu->start();
+  for (auto& cpu : cpus_) cpu->resume();
+  return finish(react());
+}
+
+Outcome Machine::react() {
+  while (true) {
+    const MachineEvent event = next_event();
+    switch (event.kind) {
+      case MachineEvent::Kind::PowerOff:
+        return {.code = 0, .reason = "guest switched off"};
+      case MachineEvent::Kind::Panic:
+        return {.code = 1, .reason = "guest panicked"};
+      case MachineEvent::Kind::Failure:
+        return {.code = 1, .reason = event.detail};
+      case MachineEvent::Kind::Quit:
+        return {.code = 0, .reason = event.detail};
+      case MachineEvent::Kind::WriteStatistics:
+        write_statistics(std::nullopt);
+        break;
+      case MachineEvent::Kind::Reset:
+        if (!options_.reboot) return {.code = 0, .reason = "guest reset"};
+        if (auto reset = reset_guest(); !reset) {
+          return {.code = 1, .reason = "machine reset failed: " + reset.error().message()};
+        }
+        break;
+    }
+  }
+}
+
+Result<> Machine::reset_guest() {
+  for (auto& cpu : cpus_) cpu->wait_paused();
+  bus_->reset();
+  for (const Error& error : disks_->settle()) fmt::print(stderr, "spindle: {}\n", error.message());
+  chipset_->reset();
+  SPINDLE_TRY(vm_->set_chip_state(chips_at_power_on_));
+  chipset_->refresh_pins();
+  for (size_t i = 0; i < cpus_.size(); ++i) SPINDLE_TRY(cpus_[i]->reset(cpus_at_power_on_[i]));
+  SPINDLE_TRY(load_guest());
+  // Requests for a reset that came before this one took effect are of the guest that is no more; anything
+  // else that came still counts, and has paused the vCPUs for good.
+  std::lock_guard lock(events_mutex_);
+  std::erase_if(events_, [](const MachineEvent& event) { return event.kind == MachineEvent::Kind::Reset; });
+  const bool ending = std::ranges::any_of(
+      events_, [](const MachineEvent& event) { return event.kind != MachineEvent::Kind::WriteStatistics; });
+  if (!ending) {
+    for (auto& cpu : cpus_) cpu->resume();
+  }
+  return {};
+}
+
+Outcome Machine::finish(Outcome outcome) {
+  pause_all();
+  for (auto& cpu : cpus_) cpu->wait_paused();
+  for (const Error& error : disks_->close()) {
+    if (outcome.code == 0)
+      outcome = {.code = 1, .reason = "a disk did not close cleanly: " + error.message()};
+    fmt::print(stderr, "spindle: closing a disk: {}\n", error.message());
+  }
+  write_statistics(outcome);
+  console_->stop();
+  bus_.reset();
+  disks_.reset();
+  return outcome;
+}
+
+nlohmann::ordered_json Machine::statistics() {
+  nlohmann::ordered_json json;
+  json["disks"] = disks_->statistics();
+  json["memory"]["guest_bytes"] = options_.memory;
+  if (auto use = memory_use(GuestRam::kMemfdName)) {
+    json["memory"]["guest_resident_bytes"] = use->guest_resident;
+    json["memory"]["overhead_bytes"] = use->overhead();
+  }
+  auto& exits = json["vm_exits"] = nlohmann::ordered_json::array();
+  for (const auto& cpu : cpus_) {
+    exits.push_back({{"io", cpu->exits().io.value()},
+                     {"mmio", cpu->exits().mmio.value()},
+                     {"interrupted", cpu->exits().interrupted.value()},
+                     {"other", cpu->exits().other.value()}});
+  }
+  return json;
+}
+
+void Machine::write_statistics(const std::optional<Outcome>& outcome) {
+  if (options_.stats_file.empty()) return;
+  auto json = statistics();
+  if (outcome) json["exit"] = {{"reason", outcome->reason}, {"code", outcome->code}};
+  if (auto written = write_json_file(options_.stats_file, json); !written) {
+    fmt::print(stderr, "spindle: statistics: {}\n", written.error().message());
+  }
+}
+
+}  // namespace spindle::vmm

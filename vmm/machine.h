@@ -1,0 +1,121 @@
+// Machine: a guest from its options to its end. It makes the parts, wires them, and reacts to what happens:
+// the guest switches off, resets or crashes, a vCPU fails, the user quits or wants statistics.
+//
+// Everything that happens arrives through post(), from any thread, and is dealt with one after the other in
+// run(), on the thread that called it. What ends or resets the guest pauses all vCPUs at once, in post()
+// already, so that no instruction follows the one that asked for it.
+//
+// A machine reset: vCPUs pause; PCI functions and chips reset; the disks come to rest and take their
+// configured cache modes (D4); the interrupt controllers and processors get their state of power-on; the
+// kernel is loaded again; the vCPUs go on.
+//
+// The end: vCPUs pause and stop; disks drain, flush, close; statistics are written; the console writes out
+// what it has and gives the terminal back.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "block/disk_spec.h"
+#include "block/format_registry.h"
+#include "block/result.h"
+#include "vmm/acpi.h"
+#include "vmm/boot_file.h"
+#include "vmm/chipset.h"
+#include "vmm/console.h"
+#include "vmm/disk_set.h"
+#include "vmm/interrupts.h"
+#include "vmm/io_space.h"
+#include "vmm/kvm.h"
+#include "vmm/memory.h"
+#include "vmm/pci_bus.h"
+#include "vmm/vcpu.h"
+
+namespace spindle::vmm {
+
+struct MachineOptions {
+  std::string kernel;
+  std::string initrd;  ///< empty: none
+  std::string command_line;
+  unsigned cpus = 1;
+  uint64_t memory = 512ull << 20;
+  std::vector<DiskSpec> disks;
+  ConsoleOptions console;
+  bool reboot = true;      ///< false: a guest reset ends the machine
+  std::string stats_file;  ///< empty: none
+};
+
+/// How a run ended.
+struct Outcome {
+  int code = 0;        ///< exit status: 0 as wished, 1 otherwise
+  std::string reason;  ///< "guest switched off", "vCPU 1: triple fault", ...
+};
+
+struct MachineEvent {
+  enum class Kind : uint8_t { PowerOff, Reset, Panic, Failure, Quit, WriteStatistics };
+  Kind kind;
+  std::string detail;  ///< for Failure and Quit: the reason
+};
+
+class Machine {
+ public:
+  /// Errors are the user's to mend; nothing has run yet. `notes` gets lines the user should see.
+  static Result<std::unique_ptr<Machine>> create(MachineOptions options, const FormatRegistry& registry,
+                                                 std::vector<std::string>& notes);
+  ~Machine();
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  /// Runs the guest to its end. Once.
+  Outcome run();
+  /// Any thread.
+  void post(MachineEvent event);
+
+ private:
+  explicit Machine(MachineOptions options);
+  Result<> build(const FormatRegistry& registry, std::vector<std::string>& notes);
+  Result<> make_processors(std::vector<std::string>& notes);
+  Result<> take_power_on_state();
+  Result<> load_guest();
+  Result<> reset_guest();
+  Outcome react();
+  Outcome finish(Outcome outcome);
+  void pause_all();
+  void on_cpu_event(unsigned cpu, const CpuEvent& event);
+  nlohmann::ordered_json statistics();
+  void write_statistics(const std::optional<Outcome>& outcome);
+  MachineEvent next_event();
+
+  MachineOptions options_;
+  std::optional<BootFile> kernel_;
+  std::optional<BootFile> initrd_;
+  AcpiTables acpi_;
+
+  std::mutex events_mutex_;
+  std::condition_variable events_changed_;
+  std::deque<MachineEvent> events_;
+
+  // In the order in which they depend on each other.
+  std::optional<Kvm> kvm_;
+  std::unique_ptr<GuestRam> ram_;
+  std::unique_ptr<Vm> vm_;
+  IoSpace ports_;
+  IoSpace memory_space_;
+  std::unique_ptr<Console> console_;
+  std::unique_ptr<Chipset> chipset_;
+  HostBridge host_bridge_;
+  IsaBridge isa_bridge_;
+  std::unique_ptr<PciBus> bus_;
+  std::unique_ptr<DiskSet> disks_;
+  std::vector<std::unique_ptr<Vcpu>> cpus_;
+  Vm::ChipState chips_at_power_on_;
+  std::vector<KvmCpu::State> cpus_at_power_on_;
+};
+
+}  // namespace spindle::vmm

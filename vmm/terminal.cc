@@ -1,0 +1,57 @@
+#include "vmm/terminal.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <iterator>
+
+namespace spindle::vmm {
+namespace {
+
+constexpr int kFatalSignals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGQUIT, SIGTRAP, SIGSYS};
+
+// Written before the handlers are installed, only read by them.
+termios saved;
+int saved_fd = -1;
+struct sigaction previous[std::size(kFatalSignals)];
+std::atomic<bool> is_raw{false};
+
+// Restores the terminal, then lets the signal do what it would have done without us.
+void on_fatal_signal(int number) {
+  Terminal::restore();
+  for (size_t i = 0; i < std::size(kFatalSignals); ++i) {
+    if (kFatalSignals[i] == number) sigaction(number, &previous[i], nullptr);
+  }
+  raise(number);
+}
+
+}  // namespace
+
+void Terminal::make_raw(int fd) {
+  if (!isatty(fd) || tcgetattr(fd, &saved) < 0) return;
+  saved_fd = fd;
+  atexit(restore);
+  struct sigaction action {};
+  action.sa_handler = on_fatal_signal;
+  sigemptyset(&action.sa_mask);
+  for (size_t i = 0; i < std::size(kFatalSignals); ++i) sigaction(kFatalSignals[i], &action, &previous[i]);
+  termios raw = saved;
+  raw.c_iflag &= ~static_cast<tcflag_t>(IGNBRK | BRKINT | PARMRK | ISTRIP | INLCR | IGNCR | ICRNL | IXON);
+  raw.c_lflag &= ~static_cast<tcflag_t>(ECHO | ECHONL | ICANON | ISIG | IEXTEN);
+  raw.c_cflag &= ~static_cast<tcflag_t>(CSIZE | PARENB);
+  raw.c_cflag |= CS8;
+  raw.c_oflag |= OPOST;  // our own messages end in a bare line feed
+  raw.c_cc[VMIN] = 1;
+  raw.c_cc[VTIME] = 0;
+  is_raw = true;
+  tcsetattr(fd, TCSANOW, &raw);
+}
+
+void Terminal::restore() {
+  if (is_raw.exchange(false)) tcsetattr(saved_fd, TCSANOW, &saved);
+}
+
+}  // namespace spindle::vmm

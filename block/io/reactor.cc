@@ -61,6 +61,9 @@ Result<std::unique_ptr<Reactor>> Reactor::create(unsigned entries) {
     return std::unexpected(std::move(error));
   }
   reactor->ring_ready_ = true;
+  constexpr unsigned kFileSlots = 256;
+  if (io_uring_register_files_sparse(&reactor->ring_, kFileSlots) == 0)
+    reactor->file_slots_.resize(kFileSlots);
   reactor->watch(wake_fd, [] {});  // waking is enough: a turn runs what was posted
   return reactor;
 }
@@ -216,6 +219,21 @@ void Reactor::unwatch(int fd) {
     io_uring_prep_poll_remove(sqe, reinterpret_cast<uint64_t>(static_cast<Completion*>(watch.get())));
     io_uring_sqe_set_data(sqe, nullptr);
   }
+}
+
+int Reactor::register_file(int fd) {
+  const auto free_slot = std::find(file_slots_.begin(), file_slots_.end(), false);
+  if (free_slot == file_slots_.end()) return -1;
+  const auto slot = static_cast<unsigned>(free_slot - file_slots_.begin());
+  if (io_uring_register_files_update(&ring_, slot, &fd, 1) != 1) return -1;
+  *free_slot = true;
+  return static_cast<int>(slot);
+}
+
+void Reactor::unregister_file(int slot) {
+  int none = -1;
+  io_uring_register_files_update(&ring_, static_cast<unsigned>(slot), &none, 1);
+  file_slots_[static_cast<std::size_t>(slot)] = false;
 }
 
 Result<std::unique_ptr<ReactorThread>> ReactorThread::start(std::string name) {

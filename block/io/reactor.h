@@ -127,6 +127,13 @@ class Reactor {
   void watch(int fd, std::function<void()> handler);
   void unwatch(int fd);
 
+  /// Registers an open file with the ring: operations that name the returned slot with IOSQE_FIXED_FILE spare
+  /// the kernel a look-up each. -1 if there is no slot left or the kernel cannot; then use the descriptor.
+  /// The ring holds the file open, with its locks, until unregister_file(); close() alone does not let go of
+  /// it.
+  int register_file(int fd);
+  void unregister_file(int slot);
+
   bool on_thread() const { return thread_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   uint64_t operations_in_flight() const { return in_flight_; }
 
@@ -150,6 +157,7 @@ class Reactor {
   std::vector<BatchHook*> hooks_running_;
   std::vector<std::unique_ptr<Watch>> watches_;
   uint64_t in_flight_ = 0;
+  std::vector<bool> file_slots_;  // which are taken
   std::atomic<bool> stop_{false};
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;

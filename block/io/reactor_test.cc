@@ -1,6 +1,7 @@
 #include "block/io/reactor.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -116,6 +117,28 @@ TEST_CASE("sleep is never early") {
   const auto start = std::chrono::steady_clock::now();
   (*reactor)->wait((*reactor)->sleep(std::chrono::milliseconds(5)));
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(5));
+}
+
+TEST_CASE("a registered file is used by its slot, and slots run out without harm") {
+  auto reactor = Reactor::create();
+  REQUIRE(reactor);
+  const int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  std::vector<int> slots;
+  for (int slot = (*reactor)->register_file(fd); slot >= 0; slot = (*reactor)->register_file(fd))
+    slots.push_back(slot);
+  REQUIRE_FALSE(slots.empty());
+  close(fd);
+  char magic[4] = {};
+  auto read_by_slot = [&](Reactor& r, int slot) -> Task<int> {
+    co_return co_await r.submit([&](io_uring_sqe* sqe) {
+      io_uring_prep_read(sqe, slot, magic, sizeof magic, 0);
+      sqe->flags |= IOSQE_FIXED_FILE;
+    });
+  };
+  CHECK((*reactor)->wait(read_by_slot(**reactor, slots.back())) == 4);
+  CHECK(magic[1] == 'E');
+  (*reactor)->unregister_file(slots.back());
+  CHECK((*reactor)->wait(read_by_slot(**reactor, slots.back())) == -EBADF);
 }
 
 struct CountingHook final : Reactor::BatchHook {

@@ -67,6 +67,19 @@ class MemoryNode final : public Node {
     }
     for (auto handle : held) reactor().post([handle] { handle.resume(); });
   }
+  /// Lets the one that has waited longest go on, and holds the others and later ones. False if none waits.
+  bool release_one(Kind kind) {
+    std::coroutine_handle<> first;
+    {
+      std::lock_guard lock(mutex_);
+      auto& held = held_[index(kind)];
+      if (held.empty()) return false;
+      first = held.front();
+      held.erase(held.begin());
+    }
+    reactor().post([first] { first.resume(); });
+    return true;
+  }
   std::size_t held(Kind kind) const {
     std::lock_guard lock(mutex_);
     return held_[index(kind)].size();

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <numeric>
 #include <random>
 
@@ -20,7 +19,7 @@ using test::TestQueue;
 using test::TestRam;
 using test::TestRequest;
 using test::TestTransport;
-using Op = MemoryNode::Op;
+using Op = MemoryNode::Kind;
 
 constexpr uint64_t kDiskBytes = 1 << 20;
 constexpr uint64_t kRing = kFeatureVersion1 | kFeatureRingIndirectDesc | kFeatureRingEventIdx;
@@ -34,7 +33,9 @@ struct Rig {
         disk(node, DiskOptions{.id = "disk0", .cache = cache, .read_only = read_only}),
         device(*VirtioBlk::create(disk, ram.memory(), BlkOptions{.serial = "serial-number-0123456789"})),
         queue(ram, queue_size, true) {
-    for (uint64_t i = 0; i < kDiskBytes; ++i) node->data()[i] = static_cast<uint8_t>(i * 7 + i / 512);
+    std::vector<uint8_t> pattern(kDiskBytes);
+    for (uint64_t i = 0; i < kDiskBytes; ++i) pattern[i] = static_cast<uint8_t>(i * 7 + i / 512);
+    node->put(0, pattern);
     device->connect(transport);
     REQUIRE(device->acknowledge(kRing | blk_features));
     reactor->wait(device->negotiate());
@@ -102,17 +103,17 @@ TEST_CASE("reads and writes move the right bytes and report exactly what was wri
   TestRequest request(rig.ram, 4096);
   CHECK(rig.run(request, kBlkTypeIn, 8) == kBlkStatusOk);
   CHECK(rig.length == 4097);
-  CHECK(std::ranges::equal(request.data(), rig.node->data().subspan(4096, 4096)));
+  CHECK(std::ranges::equal(request.data(), rig.node->bytes(4096, 4096)));
 
   std::ranges::fill(request.data(), uint8_t{0x5a});
   CHECK(rig.run(request, kBlkTypeOut, 16) == kBlkStatusOk);
   CHECK(rig.length == 1);
-  CHECK(std::ranges::all_of(rig.node->data().subspan(8192, 4096), [](uint8_t b) { return b == 0x5a; }));
+  CHECK(std::ranges::all_of(rig.node->bytes(8192, 4096), [](uint8_t b) { return b == 0x5a; }));
   CHECK(rig.disk.counters().write_bytes.value() == 4096);
 
   CHECK(rig.run(request, kBlkTypeFlush, 0) == kBlkStatusOk);
   CHECK(rig.length == 1);
-  CHECK(std::ranges::equal(rig.node->durable(), rig.node->data()));
+  CHECK((rig.node->durable(0, kDiskBytes) == rig.node->bytes(0, kDiskBytes)));
 }
 
 TEST_CASE("GET_ID gives 20 bytes, or as many as there is room for") {
@@ -133,7 +134,7 @@ TEST_CASE("GET_ID gives 20 bytes, or as many as there is room for") {
 
 TEST_CASE("requests that cannot be carried out are answered, and change nothing") {
   Rig rig;
-  const std::vector<uint8_t> before(rig.node->data().begin(), rig.node->data().end());
+  const std::vector<uint8_t> before = rig.node->bytes(0, kDiskBytes);
   const uint64_t last = kDiskBytes / 512 - 1;
   TestRequest request(rig.ram, 1024), odd(rig.ram, 513);
   for (uint32_t type : {kBlkTypeIn, kBlkTypeOut}) {
@@ -151,7 +152,7 @@ TEST_CASE("requests that cannot be carried out are answered, and change nothing"
     CHECK(rig.run(request, type, 0) == kBlkStatusUnsupported);
     CHECK(rig.length == 1);
   }
-  CHECK(std::ranges::equal(rig.node->data(), before));
+  CHECK(rig.node->bytes(0, kDiskBytes) == before);
   CHECK(rig.transport.reason.empty());
 }
 
@@ -216,7 +217,7 @@ void cut(std::vector<Segment>& out, std::mt19937& random, uint64_t address, uint
 TEST_CASE("any split of header, data and status works, direct and indirect") {
   Rig rig(kBlkFlush | kBlkConfigWce, CacheMode::Writeback, false, 64);
   std::mt19937 random(20260201);
-  std::vector<uint8_t> model(rig.node->data().begin(), rig.node->data().end());
+  std::vector<uint8_t> model = rig.node->bytes(0, kDiskBytes);
   const uint64_t out = rig.ram.allocate(16 + 8192), in = rig.ram.allocate(8192 + 1);
   const uint64_t table = rig.ram.allocate(16 * 256);
   for (int round = 0; round < 3000; ++round) {
@@ -250,7 +251,7 @@ TEST_CASE("any split of header, data and status works, direct and indirect") {
                          model.begin() + static_cast<long>(sector * 512)));
     }
   }
-  CHECK(std::ranges::equal(rig.node->data(), model));
+  CHECK(rig.node->bytes(0, kDiskBytes) == model);
 }
 
 TEST_CASE("a large request has as many segments as the configuration promises") {
@@ -271,7 +272,7 @@ TEST_CASE("a large request has as many segments as the configuration promises") 
     rig.settle();
     REQUIRE(rig.queue.take());
     CHECK(request.status() == kBlkStatusOk);
-    CHECK(std::ranges::equal(request.data(), rig.node->data().subspan(512, 254 * 512)));
+    CHECK(std::ranges::equal(request.data(), rig.node->bytes(512, 254 * 512)));
   }
 }
 
@@ -331,7 +332,7 @@ TEST_CASE("the configuration space describes the disk") {
   CHECK(bytes[0] == kDiskBytes / 512 / 256);
 
   auto node = std::make_shared<MemoryNode>(*rig.reactor, kDiskBytes);
-  node->change_facts().request_alignment = 4096;
+  node->mutable_facts().request_alignment = 4096;
   Disk disk(node, DiskOptions{.id = "d"});
   auto device = *VirtioBlk::create(disk, rig.ram.memory(), {});
   BlkConfig config;
@@ -371,7 +372,7 @@ TEST_CASE("the mode follows from the features acknowledged and the configured mo
     std::ranges::fill(request.data(), uint8_t{1});
     CHECK(rig.run(request, kBlkTypeOut, 5) == kBlkStatusOk);
     CHECK(rig.node->count(Op::Flush) - before == (mode.flushes ? 1 : 0));
-    CHECK(std::ranges::equal(rig.node->durable(), rig.node->data()) == mode.flushes);
+    CHECK((rig.node->durable(0, kDiskBytes) == rig.node->bytes(0, kDiskBytes)) == mode.flushes);
     for (uint8_t value : {uint8_t{1}, uint8_t{0}}) {
       CHECK(rig.device->config_writable(kBlkConfigWriteback, 1) == mode.can_toggle);
       CHECK(rig.toggle(value).has_value());
@@ -405,14 +406,14 @@ TEST_CASE("write-through: a write's used element appears only after its flush") 
   std::ranges::fill(request.data(), uint8_t{9});
   rig.start(request, kBlkTypeOut, 3);
   CHECK(rig.node->held(Op::Flush) == 1);
-  CHECK(rig.node->data()[3 * 512] == 9);
+  CHECK(rig.node->bytes(3 * 512, 1)[0] == 9);
   CHECK_FALSE(rig.queue.take());
   CHECK(request.status() == 0xff);
   rig.node->release(Op::Flush);
   rig.settle();
   CHECK(rig.queue.take());
   CHECK(request.status() == kBlkStatusOk);
-  CHECK(rig.node->durable()[3 * 512] == 9);
+  CHECK(rig.node->durable(3 * 512, 1)[0] == 9);
 }
 
 TEST_CASE("D3: turning the cache off flips first and ends when what completed earlier is durable") {
@@ -435,7 +436,7 @@ TEST_CASE("D3: turning the cache off flips first and ends when what completed ea
   CHECK(ended);
   CHECK(rig.config().writeback == 0);
   CHECK(rig.queue.take());
-  CHECK(rig.node->durable()[0] == 1);
+  CHECK(rig.node->durable(0, 1)[0] == 1);
   CHECK(rig.disk.counters().cache_toggles.value() == 1);
 }
 
@@ -443,7 +444,7 @@ TEST_CASE("D3, D6: a toggle whose flush fails reads back 1, and the disk refuses
   Rig rig;
   TestRequest request(rig.ram, 512);
   CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusOk);
-  rig.node->fail(Op::Flush, EIO);
+  rig.node->fail(Op::Flush, 0, kDiskBytes, ErrorKind::Io, 1);
   CHECK_FALSE(rig.toggle(0).has_value());
   CHECK(rig.config().writeback == 1);
   CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusIoError);
@@ -470,13 +471,13 @@ TEST_CASE("`writeback` takes 0 and 1, as a byte, and nothing else") {
 TEST_CASE("host errors become IOERR, and a failed flush ends writing (D6)") {
   Rig rig;
   TestRequest request(rig.ram, 512);
-  rig.node->fail(Op::Read, EIO);
+  rig.node->fail(Op::Read, 0, kDiskBytes, ErrorKind::Io, 1);
   CHECK(rig.run(request, kBlkTypeIn, 0) == kBlkStatusIoError);
   CHECK(rig.length == 1);
-  rig.node->fail(Op::Write, ENOSPC);
+  rig.node->fail(Op::Write, 0, kDiskBytes, ErrorKind::NoSpace, 1);
   CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusIoError);
   CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusOk);  // an ordinary error leaves nothing behind
-  rig.node->fail(Op::Flush, EIO);
+  rig.node->fail(Op::Flush, 0, kDiskBytes, ErrorKind::Io, 1);
   CHECK(rig.run(request, kBlkTypeFlush, 0) == kBlkStatusIoError);
   CHECK(rig.run(request, kBlkTypeFlush, 0) == kBlkStatusIoError);
   CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusIoError);
@@ -488,7 +489,7 @@ TEST_CASE("a failed flush at FEATURES_OK leaves a write-through disk that refuse
   TestRequest request(rig.ram, 512);
   CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusOk);
   rig.reactor->wait(rig.device->reset());
-  rig.node->fail(Op::Flush, EIO);
+  rig.node->fail(Op::Flush, 0, kDiskBytes, ErrorKind::Io, 1);
   REQUIRE(rig.device->acknowledge(kRing));
   rig.reactor->wait(rig.device->negotiate());
   TestQueue queue(rig.ram, 8, true);
@@ -519,11 +520,11 @@ TEST_CASE("reset waits for what is in flight; data lands, used elements do not")
   rig.node->release(Op::Read);
   rig.settle();
   CHECK_FALSE(ended);
-  CHECK(std::ranges::equal(read.data(), rig.node->data().subspan(512, 512)));
+  CHECK(std::ranges::equal(read.data(), rig.node->bytes(512, 512)));
   rig.node->release(Op::Write);
   rig.settle();
   CHECK(ended);
-  CHECK(rig.node->data()[1024] == 0x77);
+  CHECK(rig.node->bytes(1024, 1)[0] == 0x77);
   CHECK_FALSE(rig.queue.take());
   CHECK(rig.transport.interrupts == 0);
 }
@@ -534,7 +535,7 @@ TEST_CASE("D4: a reset that reverts to write-through ends after the flush") {
   TestRequest request(rig.ram, 512);
   std::ranges::fill(request.data(), uint8_t{3});
   CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusOk);
-  CHECK(rig.node->durable()[0] != 3);
+  CHECK(rig.node->durable(0, 1)[0] != 3);
   rig.node->hold(Op::Flush);
   bool ended = false;
   spawn(rig.device->reset(), [&] { ended = true; });
@@ -543,7 +544,7 @@ TEST_CASE("D4: a reset that reverts to write-through ends after the flush") {
   rig.node->release(Op::Flush);
   rig.settle();
   CHECK(ended);
-  CHECK(rig.node->durable()[0] == 3);
+  CHECK(rig.node->durable(0, 1)[0] == 3);
   CHECK(rig.config().writeback == 0);
 }
 
@@ -645,7 +646,7 @@ TEST_CASE("random requests complete out of order and match a model") {
     }
     for (int i = 0; i < 16; ++i) {
       REQUIRE(requests[i].status() == kBlkStatusOk);
-      REQUIRE(std::ranges::equal(requests[i].data(), rig.node->data().subspan(sectors[i] * 512, 512)));
+      REQUIRE(std::ranges::equal(requests[i].data(), rig.node->bytes(sectors[i] * 512, 512)));
     }
   }
 }

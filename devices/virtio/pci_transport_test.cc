@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <random>
 #include <thread>
 
@@ -21,7 +20,7 @@ using test::TestMachine;
 using test::TestQueue;
 using test::TestRam;
 using test::TestRequest;
-using Op = MemoryNode::Op;
+using Op = MemoryNode::Kind;
 
 constexpr uint64_t kDiskBytes = 1 << 20;
 constexpr uint64_t kBarAddress = 0x8'0000'0000;
@@ -358,7 +357,7 @@ TEST_CASE("D3: the vCPU that turns the cache off is parked until the flush has e
   rig.settle();
   CHECK(parked->wait());
   CHECK(rig.driver.writeback() == 0);
-  CHECK(rig.node->durable()[0] == 4);
+  CHECK(rig.node->durable(0, 1)[0] == 4);
 
   const auto on = rig.driver.set_writeback(1);
   rig.settle();
@@ -371,7 +370,7 @@ TEST_CASE("D3: if that flush fails the vCPU goes on and reads back 1") {
   rig.start();
   TestRequest request(rig.ram, 512);
   CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusOk);
-  rig.node->fail(Op::Flush, EIO);
+  rig.node->fail(Op::Flush, 0, kDiskBytes, ErrorKind::Io, 1);
   const auto parked = rig.driver.set_writeback(0);
   REQUIRE(parked);
   rig.settle();
@@ -448,7 +447,7 @@ TEST_CASE("the status reads 0 only when nothing is in flight and the revert has 
   rig.settle();
   CHECK(rig.driver.status() == 0);
   CHECK(rig.driver.writeback() == 0);
-  CHECK(rig.node->durable()[7 * 512] == 0x33);
+  CHECK(rig.node->durable(7 * 512, 1)[0] == 0x33);
   CHECK(rig.driver.common(common::kQueueEnable, 2) == 0);
   CHECK(rig.driver.common(common::kQueueSize, 2) == 256);
 

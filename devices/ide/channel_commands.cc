@@ -1,0 +1,277 @@
+// The second half of Channel: how commands start, move their data and end, and how resets pass over them.
+#include <algorithm>
+#include <cstring>
+
+#include "devices/ide/channel.h"
+
+namespace spindle::ide {
+
+// ---- commands: under the lock ----
+
+void Channel::start_command(uint8_t opcode) {
+  if (opcode == kExecuteDeviceDiagnostic && !empty()) {
+    run_diagnostic();
+    return;
+  }
+  Drive* drive = selected();
+  if (!drive) return;
+  drive->interrupt_pending = false;
+  drive->status = kReady;
+  drive->error = 0;
+  update_line();
+
+  const Command* command = drive->find(opcode);
+  // ATA/ATAPI-6, 6.13: only a reset ends Sleep.
+  if (!command || drive->power == Drive::Power::Sleep) {
+    complete(*drive, Outcome::failed(kAbrt));
+    return;
+  }
+  auto parsed = command->parse(*drive, *command, drive->registers);
+  if (!parsed) {
+    const Request refused{.command = command, .registers = drive->registers};
+    if (parsed.error().lba) drive->show_address(refused, *parsed.error().lba);
+    complete(*drive, parsed.error());
+    return;
+  }
+  current_ = *parsed;
+  done_ = 0;
+  ends_in_error_ = false;
+  Outcome accepted;
+  if (current_.accept) accepted = current_.accept(*drive, current_, data_);
+  if (!accepted.ok()) {
+    complete(*drive, accepted);
+    return;
+  }
+  switch (command->protocol) {
+    case Protocol::NonData:
+      if (current_.work) {
+        start_job(selected_, current_, Buffers{}, false);
+      } else {
+        complete(*drive, accepted);
+      }
+      break;
+    case Protocol::PioIn:
+    case Protocol::PioOut:
+      start_pio_block();
+      break;
+    case Protocol::DmaIn:
+    case Protocol::DmaOut:
+      phase_ = Phase::AwaitDma;
+      try_dma();
+      break;
+    case Protocol::Diagnostic:
+      break;  // handled above: it addresses both drives
+  }
+}
+
+// EXECUTE DEVICE DIAGNOSTIC (ATA/ATAPI-6, 8.11): whichever device is selected, both take it; device 0
+// answers.
+void Channel::run_diagnostic() {
+  for (auto& drive : drives_) {
+    if (!drive) continue;
+    if (drive->power == Drive::Power::Sleep) drive->power = Drive::Power::Standby;
+    drive->show_signature();
+  }
+  selected_ = 0;
+  phase_ = Phase::Idle;
+  if (Drive* drive = selected()) {
+    raise_interrupt(*drive);
+  } else {
+    update_line();
+  }
+}
+
+// Begins the next DRQ block of the current PIO command. The first block of data from the host is asked for
+// without an interrupt (ATA/ATAPI-6, 9.6).
+void Channel::start_pio_block() {
+  block_ = std::min(current_.sectors - done_, current_.block_sectors);
+  cursor_ = 0;
+  if (current_.command->protocol == Protocol::PioOut) {
+    phase_ = Phase::DataOut;
+    return;
+  }
+  if (!current_.work) {  // accept() has filled the block
+    phase_ = Phase::DataIn;
+    raise_interrupt(*selected());
+    return;
+  }
+  block_part_ = {data_.data(), std::size_t{block_} * kSectorBytes};
+  const Buffers block_buffers(std::span(&block_part_, 1), block_part_.iov_len);
+  start_job(selected_, current_.part(done_, block_), block_buffers, false);
+}
+
+// The host has moved the whole block.
+void Channel::end_pio_block(Drive& drive) {
+  if (phase_ == Phase::DataOut) {
+    block_part_ = {data_.data(), std::size_t{block_} * kSectorBytes};
+    const Buffers block_buffers(std::span(&block_part_, 1), block_part_.iov_len);
+    start_job(drive.unit(), current_.part(done_, block_), block_buffers, false);
+    return;
+  }
+  done_ += block_;
+  if (done_ >= current_.sectors || ends_in_error_) {
+    phase_ = Phase::Idle;  // no interrupt: the one for the last block was it
+    return;
+  }
+  start_pio_block();
+}
+
+void Channel::try_dma() {
+  if (phase_ != Phase::AwaitDma || !bus_master_.active() || !may_master_) return;
+  const uint64_t bytes = uint64_t{current_.sectors} << kSectorShift;
+  if (bus_master_.gather(bytes, parts_) != BusMaster::Gathered::All) return;
+  start_job(selected_, current_, Buffers(parts_, bytes), true);
+}
+
+void Channel::complete(Drive& drive, const Outcome& outcome) {
+  phase_ = Phase::Idle;
+  drive.error = outcome.error;
+  drive.status = outcome.ok() ? kReady : kReady | kErr;
+  if (outcome.count) drive.registers.count.current = *outcome.count;
+  raise_interrupt(drive);
+}
+
+// ---- jobs ----
+
+void Channel::start_job(unsigned unit, const Request& request, Buffers data, bool dma) {
+  phase_ = Phase::Working;
+  job_ = Job{.unit = unit,
+             .request = request,
+             .data = data,
+             .generation = generation_,
+             .bus_master_run = bus_master_.run(),
+             .dma = dma};
+  post_job();
+}
+
+void Channel::post_job() {
+  job_running_ = true;
+  reactor_.post([this] { run_job(); });
+}
+
+Detached Channel::run_job() {
+  Job job;
+  {
+    std::lock_guard lock(mutex_);
+    job = job_;
+  }
+  Outcome outcome;
+  if (job.request.command) {
+    Drive& drive = *drives_[job.unit];  // drives_ is fixed once the machine runs
+    outcome = co_await job.request.work(drive, job.request, job.data);
+  } else {
+    for (unsigned unit = 0; unit < 2; ++unit) {
+      if (!job.revert[unit]) continue;
+      // A flush that fails here leaves the disk write-through (D3) and every later write and flush fails
+      // (D6): the host will hear of it where it can be told. A reset has no way to say so.
+      auto reverted = co_await drives_[unit]->disk().revert_write_cache();
+      static_cast<void>(reverted);
+    }
+  }
+  finish_job(job, outcome);
+}
+
+void Channel::finish_job(const Job& job, const Outcome& outcome) {
+  std::lock_guard lock(mutex_);
+  job_running_ = false;
+  if (job.dma) bus_master_.transfer_ended(job.bus_master_run);
+  if (job.request.command && job.generation == generation_) {
+    Drive& drive = *drives_[job.unit];
+    const Protocol protocol = job.request.command->protocol;
+    if (!outcome.ok()) {
+      const uint32_t good = done_ + outcome.good_sectors;
+      if (outcome.lba) {
+        drive.show_address(job.request, *outcome.lba);
+        const uint32_t remaining = current_.sectors - good;
+        drive.registers.count = {.current = static_cast<uint8_t>(remaining),
+                                 .previous = static_cast<uint8_t>(remaining >> 8)};
+      }
+      complete(drive, outcome);
+      if (protocol == Protocol::PioIn && outcome.good_sectors > 0) {
+        // The host is told of a bad sector within the block, and trusts those before it: so it gets the
+        // block, as READ MULTIPLE has it (ATA/ATAPI-6, 8.28). What could not be read is zeroes.
+        const std::size_t good_bytes = std::size_t{outcome.good_sectors} * kSectorBytes;
+        std::memset(data_.data() + good_bytes, 0, std::size_t{block_} * kSectorBytes - good_bytes);
+        ends_in_error_ = true;
+        phase_ = Phase::DataIn;
+      }
+    } else if (protocol == Protocol::PioIn) {
+      phase_ = Phase::DataIn;
+      raise_interrupt(drive);
+    } else if (protocol == Protocol::PioOut && done_ + block_ < current_.sectors) {
+      done_ += block_;
+      start_pio_block();
+      raise_interrupt(drive);
+    } else {
+      complete(drive, outcome);
+    }
+  }
+  advance_reset();
+  if (job_running_) return;
+  for (auto waiter : drainers_) reactor_.schedule(waiter);
+  drainers_.clear();
+}
+
+Task<void> Channel::drain() {
+  struct Idle {
+    Channel& channel;
+    bool await_ready() const noexcept { return false; }
+    bool await_suspend(std::coroutine_handle<> handle) {
+      std::lock_guard lock(channel.mutex_);
+      if (!channel.job_running_) return false;
+      channel.drainers_.push_back(handle);
+      return true;
+    }
+    void await_resume() const noexcept {}
+  };
+  Idle idle{*this};
+  co_await idle;
+}
+
+// ---- resets ----
+
+// The command under way, if any, is no longer what the registers are about. A job that runs goes on.
+void Channel::begin_reset() {
+  ++generation_;
+  reset_pending_ = true;
+  phase_ = Phase::Idle;
+  selected_ = 0;
+  for (auto& drive : drives_) {
+    if (drive) drive->interrupt_pending = false;
+  }
+}
+
+// Takes the next step of a reset, if it can be taken now.
+void Channel::advance_reset() {
+  if (!reset_pending_ || job_running_) return;
+  if (revert_[0] || revert_[1]) {
+    job_ = Job{.generation = generation_, .revert = revert_};
+    revert_ = {};
+    post_job();
+    return;
+  }
+  if (control_ & kControlSrst) return;
+  reset_pending_ = false;
+  for (auto& drive : drives_) {
+    if (drive) drive->show_signature();
+  }
+  update_line();
+}
+
+void Channel::reset() {
+  std::lock_guard lock(mutex_);
+  control_ = 0;
+  bus_master_.reset();
+  if (!empty()) {
+    for (unsigned unit = 0; unit < 2; ++unit) {
+      if (!drives_[unit]) continue;
+      drives_[unit]->power_on();
+      revert_[unit] = true;
+    }
+    begin_reset();
+  }
+  advance_reset();
+  update_line();
+}
+
+}  // namespace spindle::ide

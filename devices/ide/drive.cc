@@ -1,0 +1,110 @@
+#include "devices/ide/drive.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "devices/ide/commands.h"
+
+namespace spindle::ide {
+
+namespace {
+
+Result<> check_string(const char* what, const std::string& text, std::size_t limit) {
+  if (text.size() > limit) {
+    return std::unexpected(
+        Error::invalid("attach", what, fmt::format("at most {} characters fit, not {}", limit, text.size())));
+  }
+  const bool printable = std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c <= 0x7e; });
+  if (!printable) return std::unexpected(Error::invalid("attach", what, "must be printable ASCII"));
+  return {};
+}
+
+}  // namespace
+
+Result<> check(const DriveOptions& options) {
+  SPINDLE_TRY(check_string("serial", options.serial, 20));
+  SPINDLE_TRY(check_string("model", options.model, 40));
+  SPINDLE_TRY(check_string("firmware", options.firmware, 8));
+  return {};
+}
+
+Drive::Drive(std::shared_ptr<Disk> disk, DriveOptions options, unsigned unit)
+    : disk_(std::move(disk)), options_(std::move(options)), unit_(unit) {
+  power_on();
+  show_signature();
+}
+
+uint64_t Drive::sectors() const {
+  return std::min(disk_->size() >> kSectorShift, kMaxLba48Sectors);
+}
+
+Geometry Drive::default_geometry() const {
+  Geometry geometry;
+  // ATA/ATAPI-6, Annex C: 16 heads and 63 sectors, and never more than 16,383 cylinders.
+  geometry.cylinders =
+      static_cast<uint32_t>(std::min<uint64_t>(sectors() / (geometry.heads * geometry.sectors), 16383));
+  return geometry;
+}
+
+Geometry Drive::geometry() const {
+  Geometry result;
+  result.heads = translation_heads;
+  result.sectors = translation_sectors;
+  result.cylinders =
+      static_cast<uint32_t>(std::min<uint64_t>(sectors() / (result.heads * result.sectors), 65535));
+  return result;
+}
+
+std::optional<uint64_t> Drive::lba_of_chs(const TaskFile& from) const {
+  const uint32_t cylinder = static_cast<uint32_t>(from.lba_high.current) << 8 | from.lba_mid.current;
+  const uint32_t head = from.device & kDeviceHead;
+  const uint32_t sector = from.lba_low.current;
+  if (sector == 0 || sector > translation_sectors || head >= translation_heads) return std::nullopt;
+  return (static_cast<uint64_t>(cylinder) * translation_heads + head) * translation_sectors + sector - 1;
+}
+
+void Drive::show_address(const Request& request, uint64_t lba) {
+  if (request.command->ext) {
+    registers.set_lba48(lba);
+  } else if (request.registers.lba_addressing()) {
+    registers.set_lba28(lba);
+  } else {
+    const uint64_t track = lba / translation_sectors;
+    const uint64_t cylinder = track / translation_heads;
+    registers.lba_low.current = static_cast<uint8_t>(lba % translation_sectors + 1);
+    registers.lba_mid.current = static_cast<uint8_t>(cylinder);
+    registers.lba_high.current = static_cast<uint8_t>(cylinder >> 8);
+    registers.device = static_cast<uint8_t>((registers.device & ~kDeviceHead) | (track % translation_heads));
+  }
+}
+
+void Drive::show_signature() {
+  registers = TaskFile{};
+  registers.count.current = 1;
+  registers.lba_low.current = 1;
+  status = kReady;
+  error = kDiagnosticPassed;
+  interrupt_pending = false;
+}
+
+void Drive::power_on() {
+  settings = Settings{};
+  transfer_mode = kModePio | kHighestPio;
+  const Geometry geometry = default_geometry();
+  translation_heads = static_cast<uint8_t>(geometry.heads);
+  translation_sectors = static_cast<uint8_t>(geometry.sectors);
+  power = Power::Active;
+  revert_on_soft_reset = false;
+}
+
+void Drive::soft_reset() {
+  if (power == Power::Sleep) power = Power::Standby;  // ATA/ATAPI-6, 6.13: a reset ends Sleep
+  if (revert_on_soft_reset) settings = Settings{};
+}
+
+const Command* Drive::find(uint8_t opcode) const {
+  return find_ata_command(opcode);
+}
+
+}  // namespace spindle::ide

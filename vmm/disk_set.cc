@@ -6,14 +6,16 @@
 #include <set>
 
 #include "block/graph.h"
+#include "devices/ide/piix_ide.h"
 #include "devices/virtio/blk.h"
 #include "devices/virtio/pci_transport.h"
 
 namespace spindle::vmm {
 namespace {
 
-constexpr unsigned kIdeBuses = 2, kIdeUnits = 2;
-constexpr unsigned kFirstVirtioDevice = 2;  // 0 is the host bridge, 1 the PIIX3
+constexpr unsigned kIdeBuses = ide::kChannels, kIdeUnits = 2;
+constexpr PciSlot kIdeSlot{.device = 1, .function = 1};
+constexpr unsigned kFirstVirtioDevice = 2;  // 0 is the host bridge, 1 the PIIX4
 constexpr unsigned kMaxVirtioDisks = 32 - kFirstVirtioDevice;
 constexpr uint8_t kClassStorage = 0x01, kSubclassScsi = 0x00;  // what virtio-blk says it is
 
@@ -135,29 +137,49 @@ class DiskSet::Devices {
     return {};
   }
 
+  /// The first IDE disk brings the controller.
+  Result<> add_ide(const Entry& entry, const DeviceWiring& wiring) {
+    if (!ide_controller) {
+      ide_controller =
+          std::make_unique<ide::PiixIde>(wiring.memory, entry.disk->reactor(),
+                                         std::array{&wiring.chipset.pin(kIrqIde[0]).add_input(),
+                                                    &wiring.chipset.pin(kIrqIde[1]).add_input()});
+      for (unsigned channel = 0; channel < ide::kChannels; ++channel) {
+        wiring.ports.add(kPortIdeCommand[channel], 8, ide_controller->command_block(channel));
+        wiring.ports.add(kPortIdeControl[channel], 1, ide_controller->control_block(channel));
+      }
+      SPINDLE_TRY(wiring.bus.add(kIdeSlot, *ide_controller));
+    }
+    return ide_controller->attach(entry.place.bus, entry.place.unit, entry.disk,
+                                  {.serial = entry.spec.serial});
+  }
+
   Task<void> settle() {
+    if (ide_controller) co_await ide_controller->drain();
     for (Virtio& disk : virtio_disks) co_await disk.transport->settle();
   }
   Task<void> stop() {
+    if (ide_controller) co_await ide_controller->drain();
     for (Virtio& disk : virtio_disks) co_await disk.transport->stop();
   }
 
   VmDoorbells doorbells;
   std::atomic<unsigned> next_gsi{kGsiMessageFirst};
+  std::unique_ptr<ide::PiixIde> ide_controller;
   std::vector<Virtio> virtio_disks;
 };
 
 DiskSet::DiskSet() = default;
 DiskSet::~DiskSet() = default;
 
-Task<Result<std::unique_ptr<Disk>>> DiskSet::open_one(DiskSpec spec, std::string id,
+Task<Result<std::shared_ptr<Disk>>> DiskSet::open_one(DiskSpec spec, std::string id,
                                                       const FormatRegistry& registry,
                                                       std::vector<std::string>& warnings) {
   auto node = co_await open_graph(reactor_->reactor(), spec, registry, warnings);
   if (!node) co_return std::unexpected(std::move(node.error()));
   DiskOptions options = disk_options(spec);
   options.id = std::move(id);
-  co_return std::make_unique<Disk>(std::move(*node), std::move(options));
+  co_return std::make_shared<Disk>(std::move(*node), std::move(options));
 }
 
 Result<std::unique_ptr<DiskSet>> DiskSet::open(std::span<const DiskSpec> specs,
@@ -183,7 +205,10 @@ Result<std::unique_ptr<DiskSet>> DiskSet::open(std::span<const DiskSpec> specs,
 
 Result<> DiskSet::plug(const DeviceWiring& wiring) {
   devices_ = std::make_unique<Devices>(wiring.vm);
-  for (const Entry& entry : entries_) SPINDLE_TRY(devices_->add_virtio(entry, wiring));
+  for (const Entry& entry : entries_) {
+    const bool is_ide = entry.spec.interface == DiskInterface::Ide;
+    SPINDLE_TRY(is_ide ? devices_->add_ide(entry, wiring) : devices_->add_virtio(entry, wiring));
+  }
   return {};
 }
 

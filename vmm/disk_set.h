@@ -29,7 +29,7 @@ struct DiskPlace {
 };
 
 /// Gives every disk its place: first those that name one, then the others in their order. Invalid, for the
-/// user: a place taken twice, more than four IDE drives or 29 virtio disks, an id used twice.
+/// user: a place taken twice, more than four IDE drives or 30 virtio disks, an id used twice.
 Result<std::vector<DiskPlace>> place_disks(std::span<const DiskSpec> specs);
 
 /// What devices need of the machine.
@@ -70,10 +70,10 @@ class DiskSet {
   struct Entry {
     DiskSpec spec;
     DiskPlace place;
-    std::unique_ptr<Disk> disk;
+    std::shared_ptr<Disk> disk;
   };
   DiskSet();
-  Task<Result<std::unique_ptr<Disk>>> open_one(DiskSpec spec, std::string id, const FormatRegistry& registry,
+  Task<Result<std::shared_ptr<Disk>>> open_one(DiskSpec spec, std::string id, const FormatRegistry& registry,
                                                std::vector<std::string>& warnings);
 
   std::unique_ptr<ReactorThread> reactor_;

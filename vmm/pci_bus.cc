@@ -186,7 +186,7 @@ HostBridge::HostBridge()
 }
 
 IsaBridge::IsaBridge()
-    : PciFunction({.vendor = 0x8086, .device = 0x7000, .base_class = 0x06, .subclass = 0x01}) {
+    : PciFunction({.vendor = 0x8086, .device = 0x7110, .base_class = 0x06, .subclass = 0x01}) {
   set8(pci::kHeaderType, kMultiFunction);
 }
 

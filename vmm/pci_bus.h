@@ -81,7 +81,7 @@ class HostBridge final : public pci::PciFunction {
   HostBridge();
 };
 
-/// The ISA bridge at 00:01.0, a PIIX3; the IDE controller is function 1 of the same device.
+/// The ISA bridge at 00:01.0, a PIIX4; the IDE controller is function 1 of the same device.
 class IsaBridge final : public pci::PciFunction {
  public:
   IsaBridge();

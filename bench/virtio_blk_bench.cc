@@ -1,9 +1,11 @@
-// virtio-blk driven in process, driver, device and medium on one thread: no VM, no exits, only what Spindle itself costs.
+// virtio-blk driven in process, driver, device and medium on one thread: no VM, no exits, only what Spindle
+// itself costs.
 //
-//   null/...   the whole way without a medium: 4 KiB requests in batches of 32, one interrupt decision a batch
-//   file/...   depth 32 over a file, beside bare/...: the same reads or writes by a bare io_uring loop
+//   null/...   the whole way without a medium: 4 KiB requests in batches of 32, one interrupt decision a
+//   batch file/...   depth 32 over a file, beside bare/...: the same reads or writes by a bare io_uring loop
 //
-// The files are made by scripts/bench, whose names they come under: SPINDLE_BENCH_CACHED and SPINDLE_BENCH_TMPFS.
+// The files are made by scripts/bench, whose names they come under: SPINDLE_BENCH_CACHED and
+// SPINDLE_BENCH_TMPFS.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>

@@ -49,8 +49,14 @@ FileNode::FileNode(Reactor& reactor, Options options, int fd)
     : Node(reactor), options_(std::move(options)), fd_(fd), ranges_(reactor), bounce_(reactor) {}
 
 FileNode::~FileNode() {
+  unregister();
+  if (lock_fd_ >= 0) ::close(lock_fd_);
   if (tail_fd_ >= 0) ::close(tail_fd_);
   if (fd_ >= 0) ::close(fd_);
+}
+
+void FileNode::unregister() {
+  if (slot_ >= 0) reactor().unregister_file(std::exchange(slot_, -1));
 }
 
 Result<std::shared_ptr<FileNode>> FileNode::open(Reactor& reactor, Options options) {
@@ -87,8 +93,13 @@ Result<> FileNode::setup() {
                                    .detail = "the block device is read-only; give readonly=on"});
     }
   }
-  SPINDLE_TRY(lock_image(fd_, options_.path, lock_bits(options_.read_only, options_.grows), options_.locking,
-                         options_.warn));
+  if (options_.locking != LockPolicy::Off) {
+    auto lock_fd = reopen_buffered(fd_, true, options_.path);
+    if (!lock_fd) return std::unexpected(std::move(lock_fd.error()));
+    lock_fd_ = *lock_fd;
+    SPINDLE_TRY(lock_image(lock_fd_, options_.path, lock_bits(options_.read_only, options_.grows),
+                           options_.locking, options_.warn));
+  }
   auto size = size_of_file(fd_, block_device_, options_.path);
   if (!size) return std::unexpected(std::move(size.error()));
   size_ = *size;
@@ -110,7 +121,9 @@ Result<> FileNode::setup() {
   facts_.supports_zeroes = true;
   facts_.read_only = options_.read_only;
   facts_.rotational = kind->rotational;
-  return open_tail();
+  SPINDLE_TRY(open_tail());
+  slot_ = reactor().register_file(fd_);
+  return {};
 }
 
 Result<> FileNode::open_tail() {
@@ -133,8 +146,10 @@ Task<Result<>> FileNode::datasync() {
   int result;
   do {
     ++counters_.fdatasyncs;
-    result = co_await reactor().submit(
-        [fd = fd_](io_uring_sqe* sqe) { io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC); });
+    result = co_await reactor().submit([this](io_uring_sqe* sqe) {
+      io_uring_prep_fsync(sqe, fd_, IORING_FSYNC_DATASYNC);
+      by_slot(sqe);
+    });
   } while (result == -EINTR);
   if (result < 0) co_return std::unexpected(error_of(result, "fdatasync", 0));
   co_return Result<>{};
@@ -212,7 +227,9 @@ Task<Result<>> FileNode::resize(uint64_t size) {
 
 Task<Result<>> FileNode::close() {
   Result<> result;
-  const int fds[] = {std::exchange(tail_fd_, -1), std::exchange(fd_, -1)};
+  unregister();
+  // The lock goes last.
+  const int fds[] = {std::exchange(tail_fd_, -1), std::exchange(fd_, -1), std::exchange(lock_fd_, -1)};
   for (const int fd : fds) {
     // Linux frees the descriptor whatever close() returns.
     if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) result = std::unexpected(error_of(-errno, "close", 0));

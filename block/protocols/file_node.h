@@ -23,7 +23,10 @@
 // zeroes and discards. lseek and ftruncate are blocking calls on the reactor's thread: there is nothing
 // better for the first, and the second is rare.
 //
-// Threading: the node's reactor only.
+// The file is registered with the ring, which spares the kernel a look-up for each operation: measured, a
+// tenth of a cached 4 KiB read.
+//
+// Threading: the node's reactor only, which outlives the node.
 #pragma once
 
 #include <functional>
@@ -124,8 +127,20 @@ class FileNode final : public Node {
 
   Task<Result<>> datasync();
 
+  /// Points a prepared operation that names fd_ to its slot.
+  void by_slot(io_uring_sqe* sqe) const {
+    if (slot_ < 0) return;
+    sqe->fd = slot_;
+    sqe->flags |= IOSQE_FIXED_FILE;
+  }
+  void unregister();
+
   Options options_;
   int fd_;
+  int slot_ = -1;  // of fd_ in the ring's table of files, where it has one
+  // Holds the locks, by an open file of its own: the ring may let go of a registered file only some time
+  // after the process is gone, and the image would seem in use until then.
+  int lock_fd_ = -1;
   int tail_fd_ = -1;  // without O_DIRECT; open while the size is no multiple of the alignment
   uint64_t size_ = 0;
   unsigned resizing_ = 0;  // resizes waiting or under way

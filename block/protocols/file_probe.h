@@ -34,7 +34,8 @@ struct DirectAlignment {
 /// try.
 DirectAlignment direct_alignment(int fd, bool block_device);
 
-/// A second descriptor of the same file without O_DIRECT, for the end of a file that is no whole block.
+/// Another open file of the same file, without O_DIRECT: for the end of a file that is no whole block, and
+/// for locks.
 Result<int> reopen_buffered(int fd, bool read_only, const std::string& path);
 
 }  // namespace spindle

@@ -57,6 +57,7 @@ Task<Result<>> FileNode::fallocate(int mode, uint64_t offset, uint64_t length, c
     ++counters_.fallocates;
     result = co_await reactor().submit([&](io_uring_sqe* sqe) {
       io_uring_prep_fallocate(sqe, fd_, mode, static_cast<off_t>(offset), static_cast<off_t>(length));
+      by_slot(sqe);
     });
   } while (result == -EINTR);
   if (result < 0) co_return std::unexpected(error_of(result, operation, offset));

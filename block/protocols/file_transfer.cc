@@ -66,6 +66,7 @@ Task<Result<>> FileNode::read(uint64_t offset, Buffers buffers) {
       io_uring_prep_readv(sqe, fd_, buffers.parts.data(), static_cast<unsigned>(buffers.parts.size()),
                           offset);
     }
+    by_slot(sqe);
   });
   if (result == static_cast<int>(buffers.size)) co_return Result<>{};
   if (result < 0 && result != -EINTR && result != -EAGAIN) {
@@ -90,6 +91,7 @@ Task<Result<>> FileNode::read_rest(uint64_t offset, Buffers buffers, uint64_t do
     ++counters_.reads;
     const int result = co_await reactor().submit([&](io_uring_sqe* sqe) {
       io_uring_prep_readv(sqe, fd_, parts.data(), static_cast<unsigned>(parts.size()), offset + done);
+      by_slot(sqe);
     });
     if (result < 0) {
       if (co_await again(result, attempts)) continue;
@@ -129,6 +131,7 @@ Task<Result<>> FileNode::read_flat(uint64_t offset, std::byte* memory, uint64_t 
     ++counters_.reads;
     const int result = co_await reactor().submit([&](io_uring_sqe* sqe) {
       io_uring_prep_read(sqe, fd_, memory + done, static_cast<unsigned>(length - done), offset + done);
+      by_slot(sqe);
     });
     if (result < 0) {
       if (co_await again(result, attempts)) continue;
@@ -172,6 +175,7 @@ Task<Result<>> FileNode::write(uint64_t offset, Buffers buffers, WriteFlags flag
       io_uring_prep_writev(sqe, fd_, buffers.parts.data(), static_cast<unsigned>(buffers.parts.size()),
                            offset);
     }
+    by_slot(sqe);
   });
   if (result == static_cast<int>(buffers.size)) co_return Result<>{};
   if (result < 0 && result != -EINTR && result != -EAGAIN) {
@@ -222,6 +226,7 @@ Task<Result<>> FileNode::write_rest(int fd, uint64_t offset, Buffers buffers, ui
     const int result = co_await reactor().submit([&](io_uring_sqe* sqe) {
       io_uring_prep_writev2(sqe, fd, parts.data(), static_cast<unsigned>(parts.size()), offset + done,
                             rw_flags);
+      if (fd == fd_) by_slot(sqe);
     });
     if (result < 0) {
       if (co_await again(result, attempts)) continue;

@@ -114,14 +114,13 @@ class TestQueue {
   bool publish() {
     const uint16_t before = available_published_;
     available_published_ = available_next_;
-    std::atomic_ref(available_[1]).store(available_published_, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    std::atomic_ref(available_[1]).store(available_published_, std::memory_order_seq_cst);
     if (event_idx_) {
-      const uint16_t event = std::atomic_ref(used_[2 + 4 * size_]).load(std::memory_order_relaxed);
+      const uint16_t event = std::atomic_ref(used_[2 + 4 * size_]).load(std::memory_order_seq_cst);
       return static_cast<uint16_t>(available_published_ - event - 1) <
              static_cast<uint16_t>(available_published_ - before);
     }
-    return !(std::atomic_ref(used_[0]).load(std::memory_order_relaxed) & kUsedNoNotify);
+    return !(std::atomic_ref(used_[0]).load(std::memory_order_seq_cst) & kUsedNoNotify);
   }
 
   /// The next used element, in the device's order; its descriptors are free again.
@@ -146,8 +145,7 @@ class TestQueue {
   void want_interrupt(uint16_t more = 1) {
     std::atomic_ref(available_[2 + size_])
         .store(static_cast<uint16_t>(used_next_ + more - 1), std::memory_order_relaxed);
-    std::atomic_ref(available_[0]).store(0, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    std::atomic_ref(available_[0]).store(0, std::memory_order_seq_cst);
   }
   void want_no_interrupt() {
     std::atomic_ref(available_[2 + size_])

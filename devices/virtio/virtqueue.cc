@@ -172,14 +172,13 @@ bool Virtqueue::publish() {
   if (next_used_ == published_) return false;
   const uint16_t before = published_;
   published_ = next_used_;
-  store(reinterpret_cast<uint16_t*>(used_) + 1, published_, std::memory_order_release);
-  // The driver writes its wish and then looks at the index again; we did the reverse. One of us sees it.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // The driver writes its wish and then looks at the index again; we do the reverse. One of us sees it.
+  store(reinterpret_cast<uint16_t*>(used_) + 1, published_, std::memory_order_seq_cst);
   if (features_.event_idx) {
-    const uint16_t event = load(available_ + 2 + size_, std::memory_order_relaxed);
+    const uint16_t event = load(available_ + 2 + size_, std::memory_order_seq_cst);
     return crossed(event, published_, before);
   }
-  return !(load(available_, std::memory_order_relaxed) & kAvailNoInterrupt);
+  return !(load(available_, std::memory_order_seq_cst) & kAvailNoInterrupt);
 }
 
 void Virtqueue::suppress_notifications() {
@@ -191,12 +190,11 @@ bool Virtqueue::enable_notifications() {
   if (!enabled_ || !broken_.empty()) return false;
   if (features_.event_idx) {
     auto* event = reinterpret_cast<uint16_t*>(used_ + 4 + sizeof(UsedElement) * size_);
-    store(event, next_available_, std::memory_order_relaxed);
+    store(event, next_available_, std::memory_order_seq_cst);
   } else {
-    store(reinterpret_cast<uint16_t*>(used_), 0, std::memory_order_relaxed);
+    store(reinterpret_cast<uint16_t*>(used_), 0, std::memory_order_seq_cst);
   }
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  return load(available_ + 1, std::memory_order_relaxed) != next_available_;
+  return load(available_ + 1, std::memory_order_seq_cst) != next_available_;
 }
 
 }  // namespace spindle::virtio

@@ -21,9 +21,9 @@
 // A packed ring (2.8) fits behind the same verbs: ChainToken is what it needs to give a chain back.
 //
 // Ordering: the available index is loaded with acquire, so descriptors and buffers the driver wrote before it
-// are seen; the used index is stored with release, after the buffers and used elements. The two decisions
-// that look at the other side after telling it something (publish, enable_notifications) put a full fence
-// between the two.
+// are seen; the used index is stored after the buffers and used elements. The two decisions that look at the
+// other side after telling it something (publish, enable_notifications) store and load sequentially
+// consistently, which is a full barrier between the two.
 //
 // Threading: one thread, the device's reactor. check() may run on any.
 #pragma once

@@ -35,6 +35,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     const std::string name = command_name(app);
+    if (const auto unknown = app.remaining(); app.get_subcommands().empty() && !unknown.empty()) {
+      fmt::print(stderr, "spindle: there is no subcommand {}; see `spindle --help`\n", unknown.front());
+      return spindle::tools::kExitUsage;
+    }
     fmt::print(stderr, "{}: {}; see `{} --help`\n", name, one_line(error.what()), name);
     return spindle::tools::kExitUsage;
   }

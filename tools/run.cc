@@ -99,11 +99,11 @@ void add_run_command(CLI::App& app, Action& action) {
       ->type_name("SIZE")
       ->capture_default_str();
   command
-      ->add_option(
-          "--disk", options->disks,
-          "a disk, may be repeated: file=F[,format=raw][,if=virtio|ide][,cache=writeback|none|writethrough|"
-          "directsync|unsafe][,readonly=on][,serial=S][,id=ID][,bus=B,unit=U] and more, see "
-          "docs/disk-options.md")
+      ->add_option("--disk", options->disks,
+                   "a disk; may be given several times.\n"
+                   "file=F[,format=raw][,if=virtio|ide][,readonly=on][,serial=S][,id=ID][,bus=B,unit=U]\n"
+                   "[,cache=writeback|none|writethrough|directsync|unsafe]\n"
+                   "and more: docs/disk-options.md")
       ->type_name("SPEC")
       ->take_all()
       ->expected(1);

@@ -11,7 +11,12 @@ namespace spindle::vmm {
 Result<BootFile> BootFile::open(const std::string& path, const std::string& what) {
   // O_NONBLOCK: opening a FIFO by mistake must not hang before it is refused below.
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) return std::unexpected(Error::from_errno(errno, "open", what + " " + path));
+  if (!fd) {
+    const int number = errno;
+    Error error = Error::from_errno(number, "open", what + " " + path);
+    error.detail = number == ENOENT ? "there is no such file; check the path" : "the file must be readable";
+    return std::unexpected(std::move(error));
+  }
   struct stat status {};
   if (fstat(fd.get(), &status) < 0)
     return std::unexpected(Error::from_errno(errno, "stat", what + " " + path));

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "block/parse.h"
 #include "vmm/layout.h"
 
 namespace spindle::vmm {
@@ -25,10 +26,10 @@ std::vector<GuestMemory::Region> regions_of(uint8_t* host, uint64_t size) {
 Result<> GuestRam::check_size(uint64_t bytes) {
   const auto refuse = [&](const char* why) {
     return std::unexpected(Error::invalid(
-        "memory", "", fmt::format("{} bytes are {}: give 64M to 1T, in whole MiB (512M)", bytes, why)));
+        "memory", "", fmt::format("{} is {}; give 64M to 1T, in whole MiB", format_size(bytes), why)));
   };
-  if (bytes < kMinMemory) return refuse("too few");
-  if (bytes > kMaxMemory) return refuse("too many");
+  if (bytes < kMinMemory) return refuse("too little");
+  if (bytes > kMaxMemory) return refuse("too much");
   if (bytes % kMiB != 0) return refuse("not a whole number of MiB");
   return {};
 }

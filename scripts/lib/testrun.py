@@ -22,6 +22,7 @@ BUILDS = {
     "tsan": ("build-tsan", ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSPINDLE_SANITIZE=thread", "-DSPINDLE_BENCH=OFF"]),
 }
 TSAN_LABEL = "threads"  # tests in which threads meet
+TSAN_SECONDS = "30"     # how long two vCPUs keep both disks busy under it
 ENVIRONMENT = os.environ | {
     "ASAN_OPTIONS": "strict_string_checks=1:detect_stack_use_after_return=1:abort_on_error=0",
     "UBSAN_OPTIONS": "print_stacktrace=1", "TSAN_OPTIONS": "second_deadlock_stack=1",
@@ -82,13 +83,14 @@ def count(output: str) -> tuple[int, int] | None:
 
 def run_programs(group: str, directory: Path, totals: Totals, label: str | None = None) -> None:
     tests = tests_of(directory, label)
+    environment = ENVIRONMENT | ({"SPINDLE_STRESS_SECONDS": TSAN_SECONDS} if group == "tsan" else {})
     if not tests:
         say(f"FAIL {group}: no test program was found in {directory.name}/")
         totals.failed += 1
     for number, (name, command, where, limit) in enumerate(tests, 1):
         start = time.monotonic()
         try:
-            done = subprocess.run(command, cwd=where, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            done = subprocess.run(command, cwd=where, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, timeout=limit)
             output, status = done.stdout.decode(errors="replace"), done.returncode
         except subprocess.TimeoutExpired as e:

@@ -82,7 +82,9 @@ void Reactor::post(std::function<void()> work) {
     posted_.push_back(std::move(work));
     wake = !posted_any_.exchange(true);
   }
-  if (wake) {
+  // A loop that is awake looks at posted_any_ once more after it has said that it is going to wait, so one of
+  // the two sees the other; the system call is for one that waits.
+  if (wake && waiting_) {
     const uint64_t one = 1;
     // The counter cannot overflow: it is reset at each wake and written once per wake.
     [[maybe_unused]] const auto written = ::write(wake_fd_, &one, sizeof one);
@@ -102,8 +104,13 @@ void Reactor::run_until(const std::function<bool()>& done) {
   const auto before = thread_.exchange(std::this_thread::get_id());
   while (!done()) {
     run_batch();
-    const bool work_left = !ready_.empty() || !hooks_.empty() || posted_any_;
-    submit(!work_left && !done());
+    bool wait = ready_.empty() && hooks_.empty() && !done();
+    if (wait) {
+      waiting_ = true;
+      wait = !posted_any_;
+    }
+    submit(wait);
+    waiting_ = false;
     reap();
   }
   thread_ = before;
@@ -135,13 +142,13 @@ void Reactor::submit(bool wait) {
 }
 
 void Reactor::run_posted() {
-  std::vector<std::function<void()>> work;
   {
     std::lock_guard lock(posted_mutex_);
-    work.swap(posted_);
+    posted_running_.swap(posted_);
     posted_any_ = false;
   }
-  for (auto& item : work) item();
+  for (auto& item : posted_running_) item();
+  posted_running_.clear();
 }
 
 void Reactor::reap() {

@@ -161,7 +161,9 @@ class Reactor {
   std::atomic<bool> stop_{false};
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;
+  std::vector<std::function<void()>> posted_running_;
   std::atomic<bool> posted_any_{false};
+  std::atomic<bool> waiting_{false};  // the loop waits in the kernel, or is about to
 };
 
 template <typename T>

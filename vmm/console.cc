@@ -73,8 +73,14 @@ Result<std::unique_ptr<Console>> Console::create(const ConsoleOptions& options) 
     case ConsoleOptions::Kind::None:
       break;
     case ConsoleOptions::Kind::File:
-      file = Fd(open(options.file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-      if (!file) return std::unexpected(Error::from_errno(errno, "open", "console file " + options.file));
+      // O_NONBLOCK: a FIFO without a reader is an error instead of a wait; nothing here relies on writes that
+      // block.
+      file = Fd(open(options.file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666));
+      if (!file) {
+        Error error = Error::from_errno(errno, "open", "console file " + options.file);
+        error.detail = "it must be possible to create and write it";
+        return std::unexpected(std::move(error));
+      }
       output = file.get();
       break;
   }

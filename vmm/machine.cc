@@ -57,6 +57,7 @@ Result<> Machine::build(const FormatRegistry& registry, std::vector<std::string>
   auto kvm = Kvm::open();
   if (!kvm) return std::unexpected(kvm.error());
   kvm_ = std::move(*kvm);
+  SPINDLE_TRY(GuestRam::check_host(options_.memory));
   auto ram = GuestRam::create(options_.memory);
   if (!ram) return std::unexpected(ram.error());
   ram_ = std::move(*ram);

@@ -220,4 +220,35 @@ TEST_CASE("console: what the guest sends arrives in the file, all of it, also wh
   std::filesystem::remove(name);
 }
 
+TEST_CASE("console: a reader that has stopped reading stops the port, not the end of the run") {
+  struct Pin final : InterruptLine {
+    void set_level(bool) override {}
+  } pin;
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const std::string name = "/proc/self/fd/" + std::to_string(ends[1]);
+  auto console = Console::create({.kind = ConsoleOptions::Kind::File, .file = name});
+  REQUIRE(console);
+  legacy::SerialPort port(pin, **console);
+  (*console)->start(port, [] {});
+  uint8_t status = 0xff;
+  size_t sent = 0;
+  // Until it has been busy for a while with the pipe full: nobody will make room.
+  for (unsigned busy = 0; busy < 1'000'000;) {
+    port.read(5, {&status, 1});
+    if (!(status & 0x20)) {
+      ++busy;
+      continue;
+    }
+    const uint8_t byte = 'x';
+    port.write(0, {&byte, 1});
+    ++sent;
+    busy = 0;
+  }
+  CHECK(sent > Console::kOutputLimit);
+  (*console)->stop();
+  close(ends[0]);
+  close(ends[1]);
+}
+
 }  // namespace spindle::vmm

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,6 +33,16 @@ Result<> GuestRam::check_size(uint64_t bytes) {
   if (bytes > kMaxMemory) return refuse("too much");
   if (bytes % kMiB != 0) return refuse("not a whole number of MiB");
   return {};
+}
+
+Result<> GuestRam::check_host(uint64_t bytes) {
+  struct sysinfo info {};
+  if (sysinfo(&info) < 0) return std::unexpected(Error::from_errno(errno, "sysinfo", "this host"));
+  const uint64_t total = (static_cast<uint64_t>(info.totalram) + info.totalswap) * info.mem_unit;
+  if (bytes <= total) return {};
+  return std::unexpected(Error::invalid("memory", "",
+                                        fmt::format("{} is more than this host's {}; give less",
+                                                    format_size(bytes), format_size(total / kMiB * kMiB))));
 }
 
 GuestRam::GuestRam(Fd fd, uint8_t* host, uint64_t size)

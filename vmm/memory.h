@@ -40,6 +40,9 @@ class GuestRam {
   /// Invalid unless a multiple of 1 MiB from 64 MiB to 1 TiB. The error is for the user.
   static Result<> check_size(uint64_t bytes);
 
+  /// Invalid if this host has less memory and swap than that: such a guest would be killed as it grows.
+  static Result<> check_host(uint64_t bytes);
+
   uint64_t size() const { return size_; }
   /// RAM from address 0 up; the rest, if any, starts at 4 GiB.
   uint64_t low_size() const;

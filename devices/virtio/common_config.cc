@@ -180,7 +180,8 @@ std::shared_ptr<ParkedAccess> CommonConfig::write_device_config(uint64_t offset,
   if (data.size() > bytes.size()) return nullptr;
   std::lock_guard lock(mutex_);
   if (resetting_ || stopped_ || !(status_ & kStatusFeaturesOk)) return nullptr;
-  if (!device_.config_writable(offset, data.size())) return nullptr;
+  if (!device_.config_writable(offset, data.size()) || config_writes_ == kConfigWrites) return nullptr;
+  ++config_writes_;
   std::copy(data.begin(), data.end(), bytes.begin());
   auto parked = std::make_shared<ParkedAccess>();
   post([this, offset, bytes, width = data.size(), parked] {
@@ -193,8 +194,18 @@ std::shared_ptr<ParkedAccess> CommonConfig::write_device_config(uint64_t offset,
 Task<void> CommonConfig::do_write_device_config(uint64_t offset, std::array<uint8_t, 8> bytes,
                                                 std::size_t width, std::shared_ptr<ParkedAccess> parked) {
   const std::span<const uint8_t> data(bytes.data(), width);
-  co_await device_.write_config(offset, data);
+  if (!dropping()) co_await device_.write_config(offset, data);
+  {
+    std::lock_guard lock(mutex_);
+    --config_writes_;
+  }
   parked->finish();
+}
+
+// A reset waits behind whatever was posted before it, so this is true of all that it overtakes.
+bool CommonConfig::dropping() const {
+  std::lock_guard lock(mutex_);
+  return resetting_ || stopped_;
 }
 
 void CommonConfig::reset() {

@@ -12,6 +12,10 @@
 //
 // A driver may do all this in any order and at any moment; what is out of order is ignored.
 //
+// What waits there is bounded. Of the device's configuration, the one thing that may be written again and
+// again without waiting (4.1.4.9, a window that parks nobody), at most kConfigWrites writes are outstanding.
+// A reset drops those that have not begun: what they would have set, it sets itself.
+//
 // Threading: any thread, but what is marked. Events are called with the lock held and must not call back,
 // except for the vectors, which are atomic.
 #pragma once
@@ -34,6 +38,9 @@ namespace spindle::virtio {
 
 class CommonConfig {
  public:
+  /// Writes of the device's configuration that may be outstanding; more than a machine has vCPUs to park.
+  static constexpr unsigned kConfigWrites = 16;
+
   class Events {
    public:
     /// A configuration change notification is due.
@@ -51,7 +58,8 @@ class CommonConfig {
   void read(uint64_t offset, std::span<uint8_t> data);
   /// Only accesses of a whole field, or of half a 64-bit one, do anything (4.1.3.1).
   void write(uint64_t offset, std::span<const uint8_t> data);
-  /// Null if nothing is to be waited for; else the access ends when the write has taken effect.
+  /// Null if nothing is to be waited for; else the access ends when the write has taken effect or a reset has
+  /// dropped it. With kConfigWrites outstanding a write is ignored: the field reads back what it was.
   std::shared_ptr<ParkedAccess> write_device_config(uint64_t offset, std::span<const uint8_t> data);
   /// The same as a driver's reset.
   void reset();
@@ -88,6 +96,7 @@ class CommonConfig {
   void start_queues(std::vector<QueueStart> starts);
   void begin_reset();
   void clear();
+  bool dropping() const;
   void note_needs_reset(std::string_view reason);
   void post(std::function<Task<void>()> make);
 
@@ -114,6 +123,7 @@ class CommonConfig {
   bool used_ = false;  // since its last reset the device was asked for something
   bool resetting_ = false;
   bool stopped_ = false;
+  unsigned config_writes_ = 0;  // outstanding
   std::string_view needs_reset_reason_;
 };
 

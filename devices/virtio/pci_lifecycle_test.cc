@@ -65,6 +65,49 @@ TEST_CASE("D3: if that flush fails the vCPU goes on and reads back 1") {
   CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusIoError);
 }
 
+TEST_CASE("configuration writes that nobody waits for are bounded, and a reset drops those that wait") {
+  Rig rig;
+  rig.start();
+  TestRequest request(rig.ram, 512);
+  CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusOk);
+  const unsigned window = rig.driver.structure(kPciCapPci).capability;
+  rig.driver.set_config(window + 4, 1, 0);
+  rig.driver.set_config(window + 8, 4, rig.driver.structure(kPciCapDevice).offset + kBlkConfigWriteback);
+  rig.driver.set_config(window + 12, 4, 1);
+  const auto toggle = [&](unsigned times) {  // off, on, off...
+    for (unsigned i = 0; i < times; ++i) rig.driver.set_config(window + 16, 1, i % 2);
+  };
+  const auto toggles = [&] { return rig.disk.counters().cache_toggles.value(); };
+
+  rig.node->hold(Op::Flush);
+  toggle(1000);
+  CHECK(rig.driver.set_writeback(0) == nullptr);  // ignored too
+  rig.settle();
+  CHECK(rig.node->held(Op::Flush) == 1);
+  CHECK(rig.driver.writeback() == 1);
+  rig.node->release(Op::Flush);
+  rig.settle();
+  CHECK(toggles() == CommonConfig::kConfigWrites);
+  CHECK(rig.driver.writeback() == 1);
+
+  // There is room again.
+  CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusOk);
+  rig.node->hold(Op::Flush);
+  toggle(8);
+  const auto parked = rig.driver.set_writeback(0);
+  REQUIRE(parked);
+  rig.settle();
+  CHECK_FALSE(parked->finished());
+  rig.driver.set_status(0);
+  rig.node->release(Op::Flush);
+  rig.settle();
+  CHECK(parked->finished());
+  CHECK(rig.driver.status() == 0);
+  CHECK(rig.driver.writeback() == 1);
+  // The one that had begun, and the revert.
+  CHECK(toggles() == CommonConfig::kConfigWrites + 2);
+}
+
 TEST_CASE("configuration writes of odd sizes, at odd places and at odd times do nothing") {
   Rig rig;
   const uint64_t base = rig.driver.structure(kPciCapDevice).offset;

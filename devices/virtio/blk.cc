@@ -12,9 +12,11 @@
 namespace spindle::virtio {
 namespace {
 
-// A queue takes at most this many chains a turn, so that a guest which never stops adding work leaves the
-// reactor to the other disks in between.
+// A queue takes at most this many chains a turn, and no further one once those taken name this many bytes, so
+// that a guest which never stops adding work leaves the reactor to the other disks in between. The bytes
+// count because the kernel copies what is in the page cache while the turn submits it.
 constexpr unsigned kChainsPerTurn = 128;
+constexpr uint64_t kBytesPerTurn = 16 << 20;
 
 // A request needs a descriptor each for its header and its status besides its segments.
 constexpr uint32_t kNonDataDescriptors = 2;
@@ -71,11 +73,13 @@ class VirtioBlk::Queue final : public Reactor::BatchHook {
 
   void take() {
     ring_.suppress_notifications();
-    for (unsigned taken = 0; taken < kChainsPerTurn;) {
+    uint64_t bytes = 0;
+    for (unsigned taken = 0; taken < kChainsPerTurn && bytes < kBytesPerTurn;) {
       Request& request = device_.take_request();
       switch (ring_.pop(request.chain)) {
         case Pop::Taken:
           ++taken;
+          bytes += request.chain.readable_bytes + request.chain.writable_bytes;
           device_.serve(*this, request);
           break;
         case Pop::Empty:

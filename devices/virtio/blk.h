@@ -9,9 +9,9 @@
 //   object and one coroutine; in the steady state nothing is allocated.
 //
 // A turn: a notification only marks the queue and arms its hook. At the end of the reactor's batch the hook
-// takes what is available, up to a bound so that one queue cannot starve the others, and starts it. Whatever
-// finished meanwhile, at once or from the ring, is published with one store and one decision about an
-// interrupt. If work is left, the hook arms itself for the next turn.
+// takes what is available, up to a bound of chains and bytes so that one queue cannot starve the others, and
+// starts it. Whatever finished meanwhile, at once or from the ring, is published with one store and one
+// decision about an interrupt. If work is left, the hook arms itself for the next turn.
 //
 // Threading: as device.h says. What read_config() needs of other threads' is atomic.
 #pragma once

@@ -333,6 +333,33 @@ TEST_CASE("a queue full of requests is answered with one interrupt, and no queue
   for (int i = 0; i < 256; ++i) CHECK(requests[i].status() == kBlkStatusOk);
 }
 
+TEST_CASE("a turn takes no more chains once it has taken 16 MiB") {
+  Rig rig(kBlkFlush, CacheMode::Writeback, false, 256);
+  constexpr uint32_t kBytes = 1 << 20;
+  constexpr int kRequests = 40;
+  const uint64_t data = rig.ram.allocate(kBytes);  // all read the same into the same place
+  const uint64_t tables = rig.ram.allocate(kRequests * 48);
+  std::vector<TestRequest> requests;
+  for (int i = 0; i < kRequests; ++i) {
+    requests.emplace_back(rig.ram, 0);
+    requests[i].fill(kBlkTypeIn, 0);
+    auto segments = requests[i].segments(kBlkTypeIn);
+    segments[1] = {data, kBytes, true};
+    REQUIRE(rig.queue.add_indirect(segments, tables + 48 * i));
+  }
+  rig.kick();
+  std::vector<int> turns;
+  int before = 0;
+  rig.reactor->run_until([&] {
+    const int waiting = rig.queue.used_waiting();
+    if (waiting != before) turns.push_back(waiting - before);
+    before = waiting;
+    return waiting == kRequests;
+  });
+  CHECK(turns == std::vector{16, 16, 8});
+  for (TestRequest& request : requests) CHECK(request.status() == kBlkStatusOk);
+}
+
 TEST_CASE("random requests complete out of order and match a model") {
   Rig rig;
   std::mt19937 random(7);

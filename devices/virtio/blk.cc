@@ -187,7 +187,7 @@ Task<Result<>> VirtioBlk::write_config(uint64_t offset, std::span<const uint8_t>
   co_return co_await disk_.set_write_cache(data[0] == 1);
 }
 
-Task<void> VirtioBlk::reset() {
+Task<void> VirtioBlk::stop() {
   struct Idle {
     VirtioBlk& device;
     bool await_ready() const noexcept { return device.in_flight_ == 0; }
@@ -196,6 +196,10 @@ Task<void> VirtioBlk::reset() {
   };
   for (auto& queue : queues_) queue->stop();
   co_await Idle{*this};
+}
+
+Task<void> VirtioBlk::reset() {
+  co_await stop();
   acknowledged_.store(0, std::memory_order_release);
   co_await disk_.revert_write_cache();  // a failure leaves the disk write-through and refusing writes (D6)
 }

@@ -58,6 +58,7 @@ class VirtioBlk final : public Device {
   std::string_view start_queue(unsigned queue, const QueueLayout& layout) override;
   void notify(unsigned queue) override;
   Task<Result<>> write_config(uint64_t offset, std::span<const uint8_t> data) override;
+  Task<void> stop() override;
   Task<void> reset() override;
 
   /// Requests taken and not yet given back.
@@ -86,7 +87,7 @@ class VirtioBlk final : public Device {
   std::vector<std::unique_ptr<Request>> requests_;  // all there are
   std::vector<Request*> free_requests_;
   uint64_t in_flight_ = 0;
-  std::coroutine_handle<> idle_waiter_;  // reset(), while requests are in flight
+  std::coroutine_handle<> idle_waiter_;  // stop(), while requests are in flight
 };
 
 }  // namespace spindle::virtio

@@ -282,7 +282,7 @@ Task<void> CommonConfig::stop() {
   {
     std::lock_guard lock(mutex_);
     stopped_ = true;
-    tasks_.post([this] { return do_reset(); });
+    tasks_.post([this] { return device_.stop(); });
   }
   co_await tasks_.idle();
 }

@@ -78,7 +78,7 @@ class CommonConfig {
   // ---- the reactor ----
   /// Returns when all that drivers asked for so far has been done.
   Task<void> settle() { return tasks_.idle(); }
-  /// The last reset: nothing that a driver does afterwards has an effect.
+  /// The end: Device::stop(). Nothing that a driver does afterwards has an effect.
   Task<void> stop();
 
  private:

@@ -6,6 +6,7 @@
 // Order of calls on the reactor, kept by the transport, one at a time and each awaited before the next
 // begins:
 //   negotiate  ->  start_queue...  ->  (write_config | start_queue)...  ->  reset  ->  negotiate ...
+// and stop, when the machine ends, after any of them.
 // notify() may come at any time, for any queue number, also for queues that do not run.
 //
 // Threading: Device's upper part is for any thread, the rest for the reactor. Transport's verbs are called on
@@ -67,8 +68,10 @@ class Device {
   /// Only for what config_writable() lets through. Returns when the write has taken effect; an error means
   /// that it has not.
   virtual Task<Result<>> write_config(uint64_t offset, std::span<const uint8_t> data) = 0;
-  /// Stops all queues, waits for what is in flight (its data still moves, its used elements do not) and goes
-  /// back to the state of power-on. No guest memory is touched after it returned.
+  /// Stops all queues and waits for what is in flight: its data still moves, its used elements do not. No
+  /// guest memory is touched after it returned. What the driver has chosen stays as it is.
+  virtual Task<void> stop() = 0;
+  /// stop(), and back to the state of power-on.
   virtual Task<void> reset() = 0;
 };
 

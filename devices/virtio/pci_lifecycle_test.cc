@@ -214,6 +214,39 @@ TEST_CASE("machine reset: decoding off, vectors masked, the device in its first 
   REQUIRE(rig.driver.set_queue(0, queue.layout()));
 }
 
+TEST_CASE("stop waits for what is in flight, and is no reset: mode and counters stay the guest's") {
+  for (CacheMode cache : {CacheMode::Writeback, CacheMode::Writethrough}) {
+    CAPTURE(to_string(cache));
+    Rig rig(cache);
+    rig.start();
+    const uint8_t chosen = !starts_with_write_cache(cache);
+    const auto parked = rig.driver.set_writeback(chosen);
+    TestRequest write(rig.ram, 512), read(rig.ram, 512);
+    CHECK(rig.run(write, kBlkTypeOut, 0) == kBlkStatusOk);
+    const std::size_t flushes = rig.node->count(Op::Flush);
+    rig.node->hold(Op::Read);
+    rig.begin(read, kBlkTypeIn, 0);
+    bool ended = false;
+    spawn(rig.function->stop(), [&] { ended = true; });
+    rig.settle();
+    CHECK_FALSE(ended);
+    rig.node->release(Op::Read);
+    rig.settle();
+    CHECK(ended);
+    CHECK(read.status() == kBlkStatusOk);
+    CHECK(rig.device->in_flight() == 0);
+    CHECK_FALSE(rig.queue.take());
+    CHECK(rig.disk.write_cache() == (chosen == 1));
+    CHECK(rig.disk.counters().cache_toggles.value() == 1);
+    CHECK(rig.node->count(Op::Flush) == flushes);
+    // The guest comes too late.
+    rig.driver.set_status(0);
+    CHECK(rig.driver.set_writeback(!chosen) == nullptr);
+    rig.settle();
+    CHECK(rig.disk.counters().cache_toggles.value() == 1);
+  }
+}
+
 // One vCPU drives requests, the other toggles the cache, reads registers, moves the BAR's mapping and masks
 // vectors, while the reactor completes. Nothing may be lost, and ThreadSanitizer must have nothing to say.
 TEST_CASE("two vCPUs and a reactor") {

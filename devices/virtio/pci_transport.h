@@ -63,7 +63,8 @@ class PciTransport final : public pci::PciFunction, private Transport, private C
 
   // ---- the reactor ----
   Task<void> settle() { return common_.settle(); }
-  /// Ends what is in flight and lets go of the reactor. Nothing the guest does afterwards has an effect.
+  /// Ends what is in flight and lets go of the reactor. Nothing the guest does afterwards has an effect. The
+  /// end of the machine is no reset: the disk keeps the cache mode that its guest chose.
   Task<void> stop();
 
  private:

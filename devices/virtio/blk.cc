@@ -254,11 +254,13 @@ Detached VirtioBlk::serve(Queue& queue, Request& request) {
   }
 }
 
-// `written` counts bytes of the writable part without the status byte.
+// `written` counts bytes from the start of the writable part. The used length is a promise that everything up
+// to there was written (2.7.8.2), so the status byte, the last one, counts only if nothing lies between.
 void VirtioBlk::finish(Queue& queue, Request& request, uint8_t status, uint64_t written) {
   *request.parsed.status = status;
   if (queue.running()) {
-    queue.ring().push(request.chain.token, static_cast<uint32_t>(written + 1));
+    const bool gapless = written + 1 == request.chain.writable_bytes;
+    queue.ring().push(request.chain.token, static_cast<uint32_t>(written + gapless));
     queue.pushed();
   }
   give_back(request);

@@ -149,7 +149,7 @@ TEST_CASE("host errors become IOERR, and a failed flush ends writing (D6)") {
   TestRequest request(rig.ram, 512);
   rig.node->fail(Op::Read, 0, kDiskBytes, ErrorKind::Io, 1);
   CHECK(rig.run(request, kBlkTypeIn, 0) == kBlkStatusIoError);
-  CHECK(rig.length == 1);
+  CHECK(rig.length == 0);
   rig.node->fail(Op::Write, 0, kDiskBytes, ErrorKind::NoSpace, 1);
   CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusIoError);
   CHECK(rig.run(request, kBlkTypeOut, 0) == kBlkStatusOk);  // an ordinary error leaves nothing behind

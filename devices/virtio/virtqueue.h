@@ -104,8 +104,8 @@ class Virtqueue {
   bool enabled() const { return enabled_; }
 
   Pop pop(Chain& chain);
-  /// Gives a chain back: `written` bytes of its writable part were written. Seen by the driver after
-  /// publish().
+  /// Gives a chain back: at least the first `written` bytes of its writable part were written (2.7.8.2). Seen
+  /// by the driver after publish().
   void push(ChainToken token, uint32_t written);
   /// Shows the driver what was pushed. True if it must be interrupted.
   bool publish();

@@ -249,6 +249,7 @@ void CommonConfig::note_needs_reset(std::string_view reason) {
   needs_reset_reason_ = reason;
   if (resetting_ || (status_ & kStatusNeedsReset)) return;
   status_ |= kStatusNeedsReset;
+  events_.became_unusable(reason);
   if (status_ & kStatusDriverOk) events_.config_interrupt();  // 2.1.2
 }
 

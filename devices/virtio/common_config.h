@@ -47,6 +47,8 @@ class CommonConfig {
     virtual void config_interrupt() = 0;
     /// The device was reset; its status is about to read 0.
     virtual void after_reset() = 0;
+    /// NEEDS_RESET was set: once at most from one reset to the next.
+    virtual void became_unusable(std::string_view reason) = 0;
 
    protected:
     ~Events() = default;

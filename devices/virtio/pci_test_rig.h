@@ -5,6 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "devices/test_support/memory_node.h"
 #include "devices/virtio/blk.h"
@@ -29,7 +32,10 @@ struct PciRig {
         node(std::make_shared<MemoryNode>(*reactor, kDiskBytes)),
         disk(node, DiskOptions{.id = "disk0", .cache = cache}),
         device(*VirtioBlk::create(disk, ram.memory(), BlkOptions{.serial = "s"})),
-        function(*PciTransport::create(*device, *reactor, {machine, machine, machine}, 1, 0)),
+        function(*PciTransport::create(
+            *device, *reactor,
+            {machine, machine, machine, [this](std::string_view reason) { complaints.emplace_back(reason); }},
+            1, 0)),
         driver(*function),
         queue(ram, 64, true) {
     driver.map(kBarAddress);
@@ -84,6 +90,7 @@ struct PciRig {
   Disk disk;
   TestRam ram;
   TestMachine machine;
+  std::vector<std::string> complaints;
   std::unique_ptr<VirtioBlk> device;
   std::unique_ptr<PciTransport> function;
   PciDriver driver;

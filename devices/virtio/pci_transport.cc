@@ -4,6 +4,7 @@
 #include <array>
 #include <cassert>
 #include <cstring>
+#include <utility>
 
 namespace spindle::virtio {
 namespace {
@@ -66,7 +67,7 @@ Result<std::unique_ptr<PciTransport>> PciTransport::create(Device& device, React
     doorbells.push_back(std::move(*doorbell));
   }
   return std::unique_ptr<PciTransport>(
-      new PciTransport(device, reactor, wiring, base_class, subclass, std::move(doorbells)));
+      new PciTransport(device, reactor, std::move(wiring), base_class, subclass, std::move(doorbells)));
 }
 
 PciTransport::PciTransport(Device& device, Reactor& reactor, PciWiring wiring, uint8_t base_class,
@@ -74,10 +75,10 @@ PciTransport::PciTransport(Device& device, Reactor& reactor, PciWiring wiring, u
     : PciFunction(identity_of(device.type(), base_class, subclass)),
       device_(device),
       reactor_(reactor),
-      wiring_(wiring),
+      wiring_(std::move(wiring)),
       doorbells_(std::move(doorbells)),
-      msix_(device.queue_count() + 1, wiring.messages),
-      pin_(wiring.line),
+      msix_(device.queue_count() + 1, wiring_.messages),
+      pin_(wiring_.line),
       common_(device, reactor, device.queue_count() + 1, *this),
       bound_(doorbells_.size()) {
   add_bar(kBar, pci::BarKind::Memory64, kBarBytes, &bar_);
@@ -260,6 +261,12 @@ void PciTransport::config_interrupt() {
 
 void PciTransport::after_reset() {
   pin_.read_and_clear();
+}
+
+void PciTransport::became_unusable(std::string_view reason) {
+  if (!wiring_.complain || complaints_ == kComplaints) return;
+  ++complaints_;
+  wiring_.complain(reason);
 }
 
 void PciTransport::reset() {

@@ -24,9 +24,11 @@
 // the configuration's.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "devices/bus.h"
@@ -43,11 +45,16 @@ struct PciWiring {
   MessageRouter& messages;
   InterruptLine& line;
   DoorbellBinder& doorbells;
+  /// Tells a person why the driver must reset the device. At most once from one reset to the next, and
+  /// PciTransport::kComplaints times in all. Any thread, under a lock: it must not call back.
+  std::function<void(std::string_view reason)> complain = nullptr;
 };
 
 class PciTransport final : public pci::PciFunction, private Transport, private CommonConfig::Events {
  public:
   static constexpr unsigned kBar = 0;
+  /// How often PciWiring::complain is called. A guest may break the rules as often as it likes.
+  static constexpr unsigned kComplaints = 10;
 
   /// `base_class` and `subclass`: what the function says it is (01h, 00h for a disk). `device` runs on
   /// `reactor`; both outlive the function.
@@ -108,6 +115,7 @@ class PciTransport final : public pci::PciFunction, private Transport, private C
   // CommonConfig::Events
   void config_interrupt() override;
   void after_reset() override;
+  void became_unusable(std::string_view reason) override;
 
   Device& device_;
   Reactor& reactor_;
@@ -117,6 +125,7 @@ class PciTransport final : public pci::PciFunction, private Transport, private C
   pci::MsiX msix_;
   IntxPin pin_;
   CommonConfig common_;
+  unsigned complaints_ = 0;  // under the lock of common_
   unsigned msix_capability_ = 0;
   unsigned window_capability_ = 0;
   std::mutex window_mutex_;

@@ -213,6 +213,21 @@ TEST_CASE("a broken ring sets NEEDS_RESET and interrupts, by message or pin") {
   }
 }
 
+TEST_CASE("why a device needs a reset is told: once a reset, and no more than ten times") {
+  Rig rig;
+  for (unsigned life = 0; life < PciTransport::kComplaints + 3; ++life) {
+    REQUIRE(rig.driver.negotiate(kWanted));
+    QueueLayout layout = rig.queue.layout();
+    layout.size = 3;
+    for (int again = 0; again < 3; ++again) CHECK_FALSE(rig.driver.set_queue(0, layout));
+    CHECK(rig.complaints.size() == std::min(life + 1, PciTransport::kComplaints));
+    CHECK(rig.complaints.back() == rig.function->needs_reset_reason());
+    rig.driver.set_status(0);
+    rig.settle();
+    REQUIRE(rig.driver.status() == 0);
+  }
+}
+
 TEST_CASE("doorbells are bound where the BAR is, and follow it") {
   Rig rig;
   const uint64_t at = rig.driver.notify_offset(0);

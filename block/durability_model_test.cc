@@ -54,6 +54,7 @@ class Run {
     bool write_through = false;  // promised at the node's completion
     bool after_failure = false;
     std::set<uint64_t> promised;  // what a flush or a toggle must have made durable when it succeeds
+    uint64_t flush_number = 0;    // of a guest's flush, from 1
   };
 
   void step() {
@@ -98,6 +99,8 @@ class Run {
   void start_flush() {
     Request& request = new_request();
     request.promised = returned_;
+    request.flush_number = ++flushes_asked_;
+    pending_flushes_.insert(request.flush_number);
     const bool needless =
         all_durable(returned_) && !node_->sequencer().dirty() && node_->flushes_running() == 0;
     const uint64_t before = node_->flushes_started();
@@ -108,7 +111,13 @@ class Run {
   }
 
   void flush_returned(Request& request, bool success, const char* what) {
+    pending_flushes_.erase(request.flush_number);
     if (!success) return;
+    if (request.flush_number != 0 && !pending_flushes_.empty() &&
+        *pending_flushes_.begin() < request.flush_number) {
+      violate(
+          fmt::format("flush {} returned before flush {}", request.flush_number, *pending_flushes_.begin()));
+    }
     if (request.after_failure) violate(fmt::format("a {} succeeded after a failed flush", what));
     if (!all_durable(request.promised))
       violate(fmt::format("a {} returned before what it covers was durable", what));
@@ -182,6 +191,8 @@ class Run {
   std::list<Request> requests_;
   std::set<uint64_t> returned_;
   uint64_t last_id_ = 0;
+  uint64_t flushes_asked_ = 0;
+  std::set<uint64_t> pending_flushes_;
   bool in_force_;
   bool toggling_ = false;
   bool failed_ = false;

@@ -14,11 +14,13 @@ struct FlushSequencer::EndOfRunning {
   FlushSequencer& sequencer;
   bool await_ready() const noexcept { return false; }
   void await_suspend(std::coroutine_handle<> handle) { sequencer.waiters_.push_back(handle); }
-  void await_resume() const noexcept {}
+  void await_resume() const noexcept { --sequencer.resuming_; }
 };
 
 Task<FlushResult> FlushSequencer::flush() {
   const uint64_t need = completed_;
+  // Those who shared the flush that just ended are resumed in this turn or the next; they came first.
+  if (resuming_ > 0) co_await node_.reactor().yield();
   bool waited = false;
   for (;;) {
     if (failure_) co_return FlushResult{FlushOutcome::Failed, std::unexpected(failure_error())};
@@ -49,6 +51,7 @@ Task<Result<>> FlushSequencer::run() {
   } else if (!failure_ && clean_to_ < covers) {
     clean_to_ = covers;
   }
+  resuming_ += waiters_.size();
   for (auto waiter : waiters_) node_.reactor().schedule(waiter);
   waiters_.clear();
   if (failure_) co_return std::unexpected(failure_error());
@@ -56,7 +59,9 @@ Task<Result<>> FlushSequencer::run() {
 }
 
 void FlushSequencer::fail(const Error& error) {
-  if (!failure_) failure_ = error;
+  if (failure_) return;
+  failure_ = error;
+  node_.abandon();
 }
 
 Error FlushSequencer::failure_error() const {

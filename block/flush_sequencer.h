@@ -8,7 +8,7 @@
 //   running      the flush under way, and the value of completed_ when it started
 //
 // A flush needs everything completed when it was asked for, `need = completed_`:
-//   need <= clean_to_          elided. That flush has returned, so none overtakes an earlier one.
+//   need <= clean_to_          elided. That flush has ended, and those who shared it are let return first.
 //   need <= running.covers     coalesced: waits for the running one.
 //   otherwise                  waits for the running one to end, then the first waiter starts the next, which
 //   covers
@@ -92,6 +92,7 @@ class FlushSequencer {
   uint64_t clean_to_ = 0;
   std::optional<Running> running_;
   std::vector<std::coroutine_handle<>> waiters_;
+  std::size_t resuming_ = 0;  // waiters of flushes that have ended which have not returned yet
   std::optional<Error> failure_;
   bool elision_ = true;
   SequencerMutation mutation_ = SequencerMutation::None;

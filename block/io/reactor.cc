@@ -151,35 +151,37 @@ void Reactor::run_posted() {
   posted_running_.clear();
 }
 
-void Reactor::reap() {
-  // Completions are taken in small groups and the ring advanced before any coroutine runs: a resumed one may
-  // queue new operations, and if the submission queue is full next_sqe() reaps nothing but must find room.
+void Reactor::take_completions() {
   constexpr unsigned kGroup = 64;
   io_uring_cqe* cqes[kGroup];
-  struct Taken {
-    Completion* completion;
-    int result;
-    unsigned flags;
-  } taken[kGroup];
-  for (;;) {
-    const unsigned count = io_uring_peek_batch_cqe(&ring_, cqes, kGroup);
-    if (count == 0) return;
+  while (const unsigned count = io_uring_peek_batch_cqe(&ring_, cqes, kGroup)) {
     for (unsigned i = 0; i < count; ++i) {
-      taken[i] = {static_cast<Completion*>(io_uring_cqe_get_data(cqes[i])), cqes[i]->res, cqes[i]->flags};
+      if (auto* completion = static_cast<Completion*>(io_uring_cqe_get_data(cqes[i]))) {
+        taken_.push_back({completion, cqes[i]->res, cqes[i]->flags});
+      }  // else it is a cancellation's own
     }
     io_uring_cq_advance(&ring_, count);
-    for (unsigned i = 0; i < count; ++i) {
-      if (!taken[i].completion) continue;  // a cancellation's own completion
-      --in_flight_;
-      taken[i].completion->complete(taken[i].result, taken[i].flags);
-    }
   }
+}
+
+// Completions leave the ring before any coroutine runs: a resumed one may queue new operations, and when the
+// submission queue is full next_sqe() may have to make room on both sides.
+void Reactor::reap() {
+  take_completions();
+  for (std::size_t next = 0; next < taken_.size(); ++next) {
+    const Taken done = taken_[next];
+    --in_flight_;
+    done.completion->complete(done.result, done.flags);
+  }
+  taken_.clear();
 }
 
 io_uring_sqe* Reactor::next_sqe() {
   for (;;) {
     if (io_uring_sqe* sqe = io_uring_get_sqe(&ring_)) return sqe;
     const int rc = io_uring_submit(&ring_);
+    if (rc == -EBUSY || rc == -EAGAIN)
+      take_completions();  // the kernel takes no more before they are off the ring
     if (rc < 0 && rc != -EINTR && rc != -EBUSY && rc != -EAGAIN) {
       std::fprintf(stderr, "spindle: io_uring_submit: %s\n", std::strerror(-rc));
       std::abort();

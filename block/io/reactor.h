@@ -143,6 +143,7 @@ class Reactor {
   void run_batch();
   void submit(bool wait);
   void run_posted();
+  void take_completions();
   void reap();
   io_uring_sqe* next_sqe();
   void start_watch(Watch& watch);
@@ -156,6 +157,12 @@ class Reactor {
   std::vector<BatchHook*> hooks_;
   std::vector<BatchHook*> hooks_running_;
   std::vector<std::unique_ptr<Watch>> watches_;
+  struct Taken {
+    Completion* completion;
+    int result;
+    unsigned flags;
+  };
+  std::vector<Taken> taken_;  // off the ring, not yet delivered
   uint64_t in_flight_ = 0;
   std::vector<bool> file_slots_;  // which are taken
   std::atomic<bool> stop_{false};

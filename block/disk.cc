@@ -156,10 +156,12 @@ Task<Result<>> Disk::discard(uint64_t offset, uint64_t length) {
 Task<Result<>> Disk::finish_modification(Result<> result, bool want_fua, bool was_fua) {
   node_->sequencer().modified();
   if (!result) {
+    // A FUA write that failed may have failed as a flush does (D6), unless it is plain that nothing was
+    // tried.
     const ErrorKind kind = result.error().kind;
-    if (was_fua && (kind == ErrorKind::Io || kind == ErrorKind::FlushFailed)) {
-      node_->sequencer().fail(result.error());
-    }
+    const bool ordinary =
+        kind == ErrorKind::NoSpace || kind == ErrorKind::NotSupported || kind == ErrorKind::Invalid;
+    if (was_fua && !ordinary) node_->sequencer().fail(result.error());
     co_return counted(std::move(result));
   }
   const bool durable_already = was_fua;

@@ -7,7 +7,7 @@
 // - FUA, by the node where it can, else by a flush;
 // - elision and sharing of flushes, through the node's sequencer (D5), and the refusal of writes after a
 // failed one (D6);
-// - counters, limits, and drain.
+// - counters, and drain.
 //
 // cache=unsafe: no flush reaches the host, the guest is answered as if one had (D9); such flushes count as
 // elided.

@@ -134,6 +134,10 @@ const std::map<std::string, Setter>& setters() {
        [](DiskSpec& spec, const std::string& value) {
          return set_switch(spec.flush_elision, "flush-elision", value);
        }},
+      {"drop-cache",
+       [](DiskSpec& spec, const std::string& value) {
+         return set_switch(spec.drop_cache, "drop-cache", value);
+       }},
       {"fault", set_faults},
       {"volatile",
        [](DiskSpec& spec, const std::string& value) {

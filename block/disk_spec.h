@@ -34,8 +34,7 @@ struct DiskSpec {
   std::optional<unsigned> unit;  ///< ide: drive 0 or 1
   LockPolicy locking = LockPolicy::Auto;
   bool flush_elision = true;
-  bool drop_cache =
-      false;  ///< set by whoever opens the image again after a failed flush (D6); no option of its own
+  bool drop_cache = true;  ///< start without what the page cache holds of the file (D6)
   std::vector<FaultRule> faults;
   bool volatile_filter = false;
   uint64_t volatile_max = 256ull << 20;

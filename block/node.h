@@ -68,7 +68,6 @@ struct NodeFacts {
   std::string name;                  ///< what messages call it: the file name, or the driver
   uint32_t request_alignment = 1;    ///< offsets and lengths aligned to this need no read-modify-write
   uint32_t memory_alignment = 1;     ///< buffers aligned to this need no bounce
-  uint64_t max_transfer = 0;         ///< 0: no limit
   uint32_t discard_granularity = 0;  ///< 0: discard does nothing here
   bool supports_fua = false;
   bool supports_zeroes = false;  ///< write_zeroes is more than writing zero buffers
@@ -111,6 +110,12 @@ class Node {
   /// what the format itself needs; after a failed flush nothing is written (D6). Called once, after the last
   /// operation.
   virtual Task<Result<>> close() = 0;
+
+  /// D6: a flush has failed. From now on the node writes nothing by itself, not when idle and not at close;
+  /// operations asked for go on. Passed down, since only the top node's sequencer hears of the failure.
+  virtual void abandon() {
+    if (Node* below = child()) below->abandon();
+  }
 
   /// The next node down, or null for a protocol. For printing the graph and adding up protocol counters.
   virtual Node* child() const { return nullptr; }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "block/disk.h"
+#include "block/filters/fault_node.h"
 #include "block/filters/volatile_node.h"
 #include "block/protocols/file_node.h"
 #include "block/test_support/environment.h"
@@ -91,13 +92,14 @@ class Run {
     request.words.assign(kRecordWords, version);
     request.part = {request.words.data(), kRecordBytes};
     ++in_flight_;
-    spawn(disk_->write(record * kRecordBytes, Buffers(std::span(&request.part, 1))),
-          [this, record, version](Result<> result) {
+    const bool fua = random_() % 8 == 0;
+    spawn(disk_->write(record * kRecordBytes, Buffers(std::span(&request.part, 1)), WriteFlags{.fua = fua}),
+          [this, record, version, fua](Result<> result) {
             --in_flight_;
             busy_[record] = false;
             REQUIRE(result.has_value());
             completed_[record] = version;
-            if (!disk_->write_cache()) promised_[record] = version;
+            if (fua || !disk_->write_cache()) promised_[record] = version;
           });
   }
 
@@ -193,6 +195,44 @@ TEST_CASE("D5: each wrong order of flushes loses writes") {
     CHECK(broken_promises({.sequencer = mutation}, 60) +
               broken_promises({.cache = CacheMode::Writethrough, .sequencer = mutation}, 60) >
           0);
+  }
+}
+
+TEST_CASE("D6: after a failed flush nothing more is written, not even at close") {
+  struct Case {
+    const char* fault;
+    bool fua;
+  };
+  // Above volatile, so that only the top of the graph hears of the failure.
+  for (const Case& each : {Case{"flush:1:EIO", false}, Case{"fua:1:EIO", true}}) {
+    CAPTURE(each.fault);
+    test::TempDir directory;
+    REQUIRE(directory.ok());
+    const std::string path = directory.file("disk.img", 1 << 16);
+    auto reactor = std::move(*Reactor::create(64));
+    auto file = FileNode::open(*reactor, {.path = path});
+    REQUIRE(file.has_value());
+    auto held = std::make_shared<VolatileNode>(std::move(*file), VolatileNode::Options{});
+    auto rules = parse_fault_rules(each.fault);
+    REQUIRE(rules.has_value());
+    auto faulty = std::make_shared<FaultNode>(held, std::move(*rules));
+    Disk disk(faulty, {.id = "disk0"});
+    std::string text(512, 'w');
+    const iovec part{text.data(), text.size()};
+    const Buffers data(std::span(&part, 1));
+    CHECK(reactor->wait(disk.write(0, data)).has_value());
+    if (each.fua) {
+      CHECK_FALSE(reactor->wait(disk.write(512, data, {.fua = true})).has_value());
+    } else {
+      CHECK_FALSE(reactor->wait(disk.flush()).has_value());
+    }
+    CHECK(reactor->wait(disk.write(1024, data)).error().kind == ErrorKind::FlushFailed);
+    CHECK(reactor->wait(disk.close()).error().kind == ErrorKind::FlushFailed);
+    std::string left(1 << 16, '?');
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    REQUIRE(::pread(fd, left.data(), left.size(), 0) == static_cast<ssize_t>(left.size()));
+    ::close(fd);
+    CHECK(left == std::string(1 << 16, '\0'));
   }
 }
 

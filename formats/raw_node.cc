@@ -30,7 +30,9 @@ RawNode::RawNode(std::shared_ptr<Node> child, Options options)
   // An odd offset takes the alignment away from requests that have it: what is cheap then is nothing.
   if (options_.offset % facts_.request_alignment != 0) facts_.request_alignment = 1;
   if (facts_.discard_granularity != 0 && options_.offset % facts_.discard_granularity != 0) {
-    facts_.discard_granularity = 1u << std::countr_zero(options_.offset);
+    // Where the file's granules begin is no granule's start for us; none that the offset keeps in step is
+    // larger than this.
+    facts_.discard_granularity = 1u << std::min(std::countr_zero(options_.offset), 31);
   }
 }
 

@@ -50,6 +50,10 @@ class VolatileNode final : public Node {
   Task<Result<>> resize(uint64_t size) override;
   Task<Result<>> close() override;
   Node* child() const override { return child_.get(); }
+  void abandon() override {
+    flush_failed_ = true;
+    child_->abandon();
+  }
 
   /// A power cut: forgets all that is held. No operation may be in flight.
   void drop();

@@ -52,6 +52,7 @@ FileNode::~FileNode() {
   unregister();
   if (lock_fd_ >= 0) ::close(lock_fd_);
   if (tail_fd_ >= 0) ::close(tail_fd_);
+  if (fua_fd_ >= 0) ::close(fua_fd_);
   if (fd_ >= 0) ::close(fd_);
 }
 
@@ -94,7 +95,7 @@ Result<> FileNode::setup() {
     }
   }
   if (options_.locking != LockPolicy::Off) {
-    auto lock_fd = reopen_buffered(fd_, true, options_.path);
+    auto lock_fd = reopen(fd_, O_RDONLY, options_.path);
     if (!lock_fd) return std::unexpected(std::move(lock_fd.error()));
     lock_fd_ = *lock_fd;
     SPINDLE_TRY(lock_image(lock_fd_, options_.path, lock_bits(options_.read_only, options_.grows),
@@ -122,13 +123,18 @@ Result<> FileNode::setup() {
   facts_.read_only = options_.read_only;
   facts_.rotational = kind->rotational;
   SPINDLE_TRY(open_tail());
+  if (!options_.read_only) {
+    auto fua_fd = reopen(fd_, O_RDWR | (options_.direct ? O_DIRECT : 0), options_.path);
+    if (!fua_fd) return std::unexpected(std::move(fua_fd.error()));
+    fua_fd_ = *fua_fd;
+  }
   slot_ = reactor().register_file(fd_);
   return {};
 }
 
 Result<> FileNode::open_tail() {
   if (tail_fd_ >= 0 || options_.read_only || down(size_) == size_) return {};
-  auto fd = reopen_buffered(fd_, options_.read_only, options_.path);
+  auto fd = reopen(fd_, O_RDWR, options_.path);
   if (!fd) return std::unexpected(std::move(fd.error()));
   tail_fd_ = *fd;
   return {};
@@ -142,13 +148,13 @@ Error FileNode::out_of_range(const char* operation, uint64_t offset, uint64_t le
   return *check_range(operation, offset, length);
 }
 
-Task<Result<>> FileNode::datasync() {
+Task<Result<>> FileNode::datasync(int fd) {
   int result;
   do {
     ++counters_.fdatasyncs;
-    result = co_await reactor().submit([this](io_uring_sqe* sqe) {
-      io_uring_prep_fsync(sqe, fd_, IORING_FSYNC_DATASYNC);
-      by_slot(sqe);
+    result = co_await reactor().submit([&](io_uring_sqe* sqe) {
+      io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
+      if (fd == fd_) by_slot(sqe);
     });
   } while (result == -EINTR);
   if (result < 0) co_return std::unexpected(error_of(result, "fdatasync", 0));
@@ -157,7 +163,7 @@ Task<Result<>> FileNode::datasync() {
 
 Task<Result<>> FileNode::flush() {
   if (options_.never_flush) co_return Result<>{};
-  co_return co_await datasync();
+  co_return co_await datasync(fd_);
 }
 
 Task<Result<Extent>> FileNode::map(uint64_t offset, uint64_t length) {
@@ -229,7 +235,8 @@ Task<Result<>> FileNode::close() {
   Result<> result;
   unregister();
   // The lock goes last.
-  const int fds[] = {std::exchange(tail_fd_, -1), std::exchange(fd_, -1), std::exchange(lock_fd_, -1)};
+  const int fds[] = {std::exchange(tail_fd_, -1), std::exchange(fua_fd_, -1), std::exchange(fd_, -1),
+                     std::exchange(lock_fd_, -1)};
   for (const int fd : fds) {
     // Linux frees the descriptor whatever close() returns.
     if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) result = std::unexpected(error_of(-errno, "close", 0));

@@ -4,9 +4,11 @@
 // called, after the completions it covers were reaped; nothing is ordered by link or drain flags (D5). FUA is
 // RWF_DSYNC. With never_flush (cache=unsafe) neither reaches the host.
 //
-// Failure: errors come back as the host gave them. A write with RWF_DSYNC that fails for lack of space is
-// repeated once without: if that fails too it was an ordinary request error (NoSpace), if it succeeds it was
-// the sync that failed, which is FlushFailed (D6).
+// Failure: errors come back as the host gave them. The kernel tells each open file of a write-back error
+// once; so FUA goes through an open file of its own, and a flush can never miss an error because a FUA write
+// has heard of it. A write with RWF_DSYNC that fails for lack of space is repeated once without: if that
+// fails too it was an ordinary request error (NoSpace), if it succeeds it was the sync that failed, which is
+// FlushFailed (D6).
 //
 // Short transfers are resubmitted; EINTR and EAGAIN are tried again. What a file that shrank under us no
 // longer has reads as zeroes. A write that makes no progress is an error.
@@ -29,6 +31,8 @@
 // Threading: the node's reactor only, which outlives the node.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -48,8 +52,9 @@ class FileNode final : public Node {
     bool read_only = false;
     bool direct = false;       ///< O_DIRECT
     bool never_flush = false;  ///< cache=unsafe: flush() and FUA succeed without asking the host
-    bool drop_cache =
-        false;  ///< D6: opened again after a failed flush; drop what the page cache holds of the file
+    /// D6: drop what the page cache holds of the file. After a failed flush, be it of a process that is gone,
+    /// the kernel shows pages as clean that never reached the medium.
+    bool drop_cache = false;
     bool grows = false;  ///< the format above resizes its file: lock that permission too
     LockPolicy locking = LockPolicy::Auto;
     std::function<void(std::string)> warn = {};  ///< told, in one line each, what the user should know
@@ -113,6 +118,7 @@ class FileNode final : public Node {
   Task<Result<>> write_piece(uint64_t offset, Buffers buffers, uint64_t position, uint64_t length,
                              int rw_flags);
   Task<bool> again(int result, unsigned& attempts);
+  int fd_for(int rw_flags) const { return rw_flags & RWF_DSYNC ? fua_fd_ : fd_; }
   uint64_t down(uint64_t offset) const { return offset & ~uint64_t{facts_.request_alignment - 1}; }
   uint64_t up(uint64_t offset) const { return down(offset + facts_.request_alignment - 1); }
   RangeLock::Mode mode_of(uint64_t offset, uint64_t length) const {
@@ -125,7 +131,7 @@ class FileNode final : public Node {
   Task<Result<>> write_zero_buffers(uint64_t offset, uint64_t length);
   Task<Result<>> fallocate(int mode, uint64_t offset, uint64_t length, const char* operation);
 
-  Task<Result<>> datasync();
+  Task<Result<>> datasync(int fd);
 
   /// Points a prepared operation that names fd_ to its slot.
   void by_slot(io_uring_sqe* sqe) const {
@@ -141,6 +147,7 @@ class FileNode final : public Node {
   // Holds the locks, by an open file of its own: the ring may let go of a registered file only some time
   // after the process is gone, and the image would seem in use until then.
   int lock_fd_ = -1;
+  int fua_fd_ = -1;   // as fd_, for writes that sync by themselves
   int tail_fd_ = -1;  // without O_DIRECT; open while the size is no multiple of the alignment
   uint64_t size_ = 0;
   unsigned resizing_ = 0;  // resizes waiting or under way

@@ -125,10 +125,9 @@ DirectAlignment direct_alignment(int fd, bool block_device) {
   return probe(fd);
 }
 
-Result<int> reopen_buffered(int fd, bool read_only, const std::string& path) {
-  const int other =
-      ::open(fmt::format("/proc/self/fd/{}", fd).c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
-  if (other < 0) return std::unexpected(Error::from_errno(errno, "open without O_DIRECT", path));
+Result<int> reopen(int fd, int flags, const std::string& path) {
+  const int other = ::open(fmt::format("/proc/self/fd/{}", fd).c_str(), flags | O_CLOEXEC);
+  if (other < 0) return std::unexpected(Error::from_errno(errno, "open once more", path));
   return other;
 }
 

@@ -34,8 +34,8 @@ struct DirectAlignment {
 /// try.
 DirectAlignment direct_alignment(int fd, bool block_device);
 
-/// Another open file of the same file, without O_DIRECT: for the end of a file that is no whole block, and
-/// for locks.
-Result<int> reopen_buffered(int fd, bool read_only, const std::string& path);
+/// Another open file of the same file, with `flags` (O_CLOEXEC is added): without O_DIRECT for the end of a
+/// file that is no whole block and for locks, as it is for what must see write-back errors by itself.
+Result<int> reopen(int fd, int flags, const std::string& path);
 
 }  // namespace spindle

@@ -76,7 +76,7 @@ Task<Result<>> FileNode::write_zeroes(uint64_t offset, uint64_t length, ZeroFlag
   if (length == 0) co_return Result<>{};
   auto result = co_await zero_range(offset, length, flags);
   if (!result || !flags.fua || options_.never_flush) co_return result;
-  result = co_await datasync();
+  result = co_await datasync(fua_fd_);
   if (!result) result.error().kind = ErrorKind::FlushFailed;
   co_return result;
 }

@@ -17,8 +17,9 @@ namespace spindle {
 namespace {
 
 constexpr std::size_t kMaxParts = IOV_MAX;
-// Under the kernel's limit for one call (2 GiB less a page), and a multiple of every alignment.
-constexpr uint64_t kMaxTransfer = 1ull << 30;
+// What one operation moves at most: io_uring copies what is in the page cache on the reactor's own thread,
+// and other disks wait meanwhile. A multiple of every alignment.
+constexpr uint64_t kMaxTransfer = 4ull << 20;
 constexpr uint64_t kLargestOffset = std::numeric_limits<off_t>::max();
 
 bool overflows(uint64_t offset, uint64_t length) {
@@ -188,7 +189,7 @@ Task<Result<>> FileNode::write(uint64_t offset, Buffers buffers, WriteFlags flag
 // One write on any path. The caller holds the range.
 Task<Result<>> FileNode::write_any(uint64_t offset, Buffers buffers, int rw_flags) {
   if (!passes(offset, buffers)) co_return co_await write_bounced(offset, buffers, rw_flags);
-  co_return co_await write_rest(fd_, offset, buffers, 0, 0, buffers.size, rw_flags);
+  co_return co_await write_rest(fd_for(rw_flags), offset, buffers, 0, 0, buffers.size, rw_flags);
 }
 
 Task<Result<>> FileNode::write_fua(uint64_t offset, Buffers buffers) {
@@ -210,7 +211,7 @@ Task<Result<>> FileNode::write_fua(uint64_t offset, Buffers buffers) {
   }
   result = co_await write_any(offset, buffers, 0);
   if (!result) co_return result;
-  result = co_await datasync();
+  result = co_await datasync(fua_fd_);
   if (!result) result.error().kind = ErrorKind::FlushFailed;
   co_return result;
 }
@@ -237,7 +238,13 @@ Task<Result<>> FileNode::write_rest(int fd, uint64_t offset, Buffers buffers, ui
       error.detail = "the host accepts no more bytes and names no reason";
       co_return std::unexpected(std::move(error));
     }
-    done += static_cast<uint64_t>(result);
+    const uint64_t reached = done + static_cast<uint64_t>(result);
+    // A direct write that stopped inside a block can only go on from the block's start.
+    const uint64_t next = fd == tail_fd_ || reached == length ? reached : down(offset + reached) - offset;
+    if (next <= done && reached < length && ++attempts > 1000) {
+      co_return std::unexpected(error_of(-EIO, "write", offset + done));
+    }
+    done = std::max(done, next);
   }
   co_return Result<>{};
 }
@@ -285,7 +292,7 @@ Task<Result<>> FileNode::write_piece(uint64_t offset, Buffers buffers, uint64_t 
   copy_from(buffers, position, memory + (offset - begin), length);
   const iovec part{memory, end - begin};
   const Buffers flat(std::span(&part, 1), part.iov_len);
-  co_return co_await write_rest(fd_, begin, flat, 0, 0, flat.size, rw_flags);
+  co_return co_await write_rest(fd_for(rw_flags), begin, flat, 0, 0, flat.size, rw_flags);
 }
 
 }  // namespace spindle

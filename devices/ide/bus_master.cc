@@ -51,7 +51,6 @@ void BusMaster::write_command(uint8_t value) {
   const bool was_started = started();
   command_ = value & (kBmStart | kBmToMemory);
   if (start == was_started) return;
-  ++run_;
   if (start) {
     status_ |= kBmActive;
     next_entry_ = table_;
@@ -108,15 +107,14 @@ BusMaster::Gathered BusMaster::gather(uint64_t bytes, std::vector<iovec>& parts)
   return Gathered::All;
 }
 
-void BusMaster::transfer_ended(uint64_t run) {
-  if (run == run_ && last_ && remaining_ == 0) status_ &= ~kBmActive;
+void BusMaster::transfer_ended() {
+  if (last_ && remaining_ == 0) status_ &= ~kBmActive;
 }
 
 void BusMaster::reset() {
   command_ = 0;
   status_ = kBmDriveCapable;
   table_ = 0;
-  ++run_;
   remaining_ = 0;
   last_ = false;
 }

@@ -47,11 +47,9 @@ class BusMaster {
   /// merged. On TooShort and BusError the engine has stopped, the status says why, and `parts` is
   /// meaningless.
   Gathered gather(uint64_t bytes, std::vector<iovec>& parts);
-  /// The transfer that gather() described under this run() has ended: Active falls if the table is used up.
-  /// One that was stopped meanwhile has no say any more.
-  void transfer_ended(uint64_t run);
-  /// Changes with each start and stop.
-  uint64_t run() const { return run_; }
+  /// The transfer that gather() described has ended: Active falls if the table is used up. After a stop or a
+  /// new start in between this does nothing: the cursor is elsewhere.
+  void transfer_ended();
 
   /// INTRQ rose.
   void interrupt() { status_ |= kBmInterrupt; }
@@ -65,7 +63,6 @@ class BusMaster {
   uint8_t command_ = 0;
   uint8_t status_ = kBmDriveCapable;
   uint32_t table_ = 0;
-  uint64_t run_ = 0;
 
   // The cursor.
   uint64_t next_entry_ = 0;  // guest address

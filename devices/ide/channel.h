@@ -94,7 +94,6 @@ class Channel {
     Request request;          ///< of PIO: the block, not the command
     Buffers data;             ///< names data_ or parts_
     uint64_t generation = 0;  ///< of the registers it answers to
-    uint64_t bus_master_run = 0;
     bool dma = false;
     std::array<bool, 2>
         revert{};  ///< instead of a request: bring the write caches back to their configured mode

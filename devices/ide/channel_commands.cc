@@ -135,12 +135,7 @@ void Channel::complete(Drive& drive, const Outcome& outcome) {
 
 void Channel::start_job(unsigned unit, const Request& request, Buffers data, bool dma) {
   phase_ = Phase::Working;
-  job_ = Job{.unit = unit,
-             .request = request,
-             .data = data,
-             .generation = generation_,
-             .bus_master_run = bus_master_.run(),
-             .dma = dma};
+  job_ = Job{.unit = unit, .request = request, .data = data, .generation = generation_, .dma = dma};
   post_job();
 }
 
@@ -174,7 +169,7 @@ Detached Channel::run_job() {
 void Channel::finish_job(const Job& job, const Outcome& outcome) {
   std::lock_guard lock(mutex_);
   job_running_ = false;
-  if (job.dma) bus_master_.transfer_ended(job.bus_master_run);
+  if (job.dma) bus_master_.transfer_ended();
   if (job.request.command && job.generation == generation_) {
     Drive& drive = *drives_[job.unit];
     const Protocol protocol = job.request.command->protocol;

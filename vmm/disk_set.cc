@@ -128,13 +128,19 @@ class DiskSet::Devices {
     made.messages = std::make_unique<VmMessages>(wiring.vm, next_gsi, wiring.fault);
     auto transport = virtio::PciTransport::create(
         *made.device, entry.disk->reactor(),
-        {.messages = *made.messages, .line = wiring.bus.interrupt(slot, 1), .doorbells = doorbells},
+        {.messages = *made.messages,
+         .line = wiring.bus.interrupt(slot, 1),
+         .doorbells = doorbells,
+         .complain =
+             [id = entry.place.id](std::string_view reason) {
+               fmt::print(stderr, "spindle: disk {}: the guest's driver must reset it: {}\n", id, reason);
+             }},
         kClassStorage, kSubclassScsi);
     if (!transport) return std::unexpected(transport.error());
     made.transport = std::move(*transport);
-    SPINDLE_TRY(wiring.bus.add(slot, *made.transport));
+    // The transport is at work on the reactor already: whatever happens now, it must be there for stop().
     virtio_disks.push_back(std::move(made));
-    return {};
+    return wiring.bus.add(slot, *virtio_disks.back().transport);
   }
 
   /// The first IDE disk brings the controller.

@@ -2,6 +2,7 @@
 """What with-kvm promises, each way it can go: in the TCG machine (about 6 s a start) and natively."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,12 +12,15 @@ import unittest
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "lib"))
+import debkernel
+
 WITH_KVM = str(HERE / "with-kvm")
 
 
-def start(way: str, *arguments, environment=(), **options) -> subprocess.Popen:
+def start(way: str, *arguments, environment=(), program=WITH_KVM, **options) -> subprocess.Popen:
     env = dict(os.environ, SPINDLE_WITH_KVM=way, **dict(environment))
-    return subprocess.Popen([WITH_KVM, *arguments], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    return subprocess.Popen([program, *arguments], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, **{"cwd": HERE, **options})
 
 
@@ -120,11 +124,25 @@ class Tcg(Promises, unittest.TestCase):
         self.assertNotEqual(run(self.way, "touch", HERE / "touched")[0], 0)
         self.assertFalse((HERE / "touched").exists())
 
-    def test_hidden_working_directory_is_one_clear_line(self):
+    def test_working_directory_cache_and_repository_are_there_wherever_they_lie(self):
+        """A clone under /tmp, with a cache there, as a CI job may have it."""
         with tempfile.TemporaryDirectory(dir="/tmp") as directory:
-            status, out, err = run(self.way, "true", cwd=directory)
+            cache, clone, work = (Path(directory, name) for name in ("cache", "clone", "work"))
+            cache.mkdir()
+            work.mkdir()
+            (cache / "kernels").symlink_to(debkernel.cache_dir() / "kernels")
+            shutil.copytree(HERE, clone / "guest-tests")
+            program = clone / "guest-tests/with-kvm"
+            status, out, err = run(self.way, "sh", "-c", f"ls {program} $SPINDLE_CACHE/initramfs; pwd; ! touch made && touch /tmp/made",
+                                   cwd=work, environment={"SPINDLE_CACHE": str(cache)}, program=program)
+            (image,) = (cache / "initramfs").iterdir()
+            self.assertEqual((status, out.decode()), (0, f"{program}\n\n{cache}/initramfs:\n{image.name}\n{work}\n"), err)
+            self.assertFalse((work / "made").exists())
+
+    def test_hidden_working_directory_is_one_clear_line(self):
+        status, out, err = run(self.way, "true", cwd="/tmp")
         self.assertEqual((status, out, err.count(b"\n")), (125, b"", 1))
-        self.assertIn(b"--rw", err)
+        self.assertIn(b"has its own /tmp: add --rw", err)
 
 
 class Native(Promises, unittest.TestCase):

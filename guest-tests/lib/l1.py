@@ -22,7 +22,8 @@ import initramfs
 
 HERE = Path(__file__).resolve().parent.parent
 SCRATCH = "/run/spindle/scratch"
-HIDDEN = ("/tmp", "/run", "/var/tmp", "/dev", "/proc", "/sys")  # of the host; the machine has its own
+FRESH = ("/tmp", "/run", "/var/tmp", "/dev/shm")  # of the host; the machine has a tmpfs of its own there
+HIDDEN = (*FRESH, "/dev", "/proc", "/sys")
 MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "kvm_amd")
 SCRATCH_MODULES = ("virtio_blk", "ext4", "crc32c_generic")
 COMMAND_LINE = ("console=ttyS0 quiet loglevel=3 nokaslr mitigations=off no_timer_check tsc=reliable "
@@ -78,22 +79,36 @@ def _inside(path: str, directories) -> bool:
     return any(os.path.commonpath((path, d)) == d for d in directories)
 
 
-def _hidden(directory: str, rw: list[str]) -> bool:
+def _hidden(directory: str, shared: list[str]) -> bool:
     directory = os.path.realpath(directory)
-    return _inside(directory, HIDDEN) and not _inside(directory, rw)
+    return _inside(directory, HIDDEN) and not _inside(directory, shared)
 
 
-def _check_directory(directory: str, rw: list[str]) -> None:
-    if _hidden(directory, rw):
+def _lent(directories, rw: list[str]) -> list[str]:
+    """Those of the directories to share read-only, because a tmpfs of the machine would hide them, outermost first.
+
+    A tmpfs itself is never replaced: a program that is started in /tmp still wants to write there.
+    """
+    lent: list[str] = []
+    for directory in sorted({os.path.realpath(d) for d in directories}, key=len):
+        if (_inside(directory, FRESH) and directory not in FRESH and not _inside(directory, (*rw, *lent))
+                and not _inside(SCRATCH, (directory,)) and os.path.isdir(directory)):
+            lent.append(directory)
+    return lent
+
+
+def _check_directory(directory: str, shared: list[str]) -> None:
+    if _hidden(directory, shared):
         raise Error(f"the working directory {directory} does not exist in the machine, which has its own "
-                    f"{'/'.join(directory.split('/')[:2])}: add --rw {shlex.quote(directory)} or start elsewhere")
+                    f"{next(d for d in HIDDEN if _inside(directory, (d,)))}: add --rw {shlex.quote(directory)} or start elsewhere")
 
 
-def _initrd(work: Path, kernel: debkernel.Kernel, command: list[str], rw: list[str], scratch: bool, verbose: bool,
-            environment: dict[str, str], token: str) -> Path:
+def _initrd(work: Path, kernel: debkernel.Kernel, command: list[str], ro: list[str], rw: list[str], scratch: bool,
+            verbose: bool, environment: dict[str, str], token: str) -> Path:
     base = (initramfs.Initramfs(kernel.modules).base().init(HERE / "l1/init").modules(*MODULES)
             .modules(*(SCRATCH_MODULES if scratch else ())).cached(debkernel.cache_dir()))
-    conf = f"token={token}\nrw={shlex.quote(chr(10).join(rw))}\nscratch={'yes' if scratch else ''}\nverbose={'yes' if verbose else ''}\n"
+    conf = f"token={token}\nro={shlex.quote(chr(10).join(ro))}\nrw={shlex.quote(chr(10).join(rw))}\n"
+    conf += f"scratch={'yes' if scratch else ''}\nverbose={'yes' if verbose else ''}\n"
     own = initramfs.Initramfs().data("/etc/l1.conf", conf).data(
         "/etc/l1.command", _command_script(command, environment, os.getcwd())).build()
     path = work / "initrd"
@@ -101,8 +116,8 @@ def _initrd(work: Path, kernel: debkernel.Kernel, command: list[str], rw: list[s
     return path
 
 
-def _arguments(qemu: str, work: Path, kernel: debkernel.Kernel, initrd: Path, smp: int, mem: int, rw: list[str],
-               scratch: Path | None, ports: dict[str, int]) -> list[str]:
+def _arguments(qemu: str, work: Path, kernel: debkernel.Kernel, initrd: Path, smp: int, mem: int, ro: list[str],
+               rw: list[str], scratch: Path | None, ports: dict[str, int]) -> list[str]:
     arguments = [qemu, "-accel", "tcg,thread=multi", "-machine", "pc", "-cpu", "max", "-smp", str(smp), "-m", str(mem),
                  "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
                  "-kernel", str(kernel.vmlinux), "-initrd", str(initrd), "-append", COMMAND_LINE,
@@ -110,7 +125,8 @@ def _arguments(qemu: str, work: Path, kernel: debkernel.Kernel, initrd: Path, sm
     for name, fd in ports.items():
         arguments += ["-chardev", f"file,id={name},path=/dev/fd/{fd}",
                       "-device", f"virtserialport,chardev={name},name={name}"]
-    shares = [("root", "/", ",readonly=on"), *((f"rw{i}", d, "") for i, d in enumerate(rw))]
+    shares = [("root", "/", ",readonly=on"), *((f"ro{i}", d, ",readonly=on") for i, d in enumerate(ro)),
+              *((f"rw{i}", d, "") for i, d in enumerate(rw))]
     for tag, directory, option in shares:
         quoted = directory.replace(",", ",,")
         arguments += ["-fsdev", f"local,id={tag},path={quoted},security_model=none,multidevs=remap{option}",
@@ -177,8 +193,9 @@ def start(command: list[str], *, smp: int, mem: int, rw: list[str], scratch: str
     """Run `command` in the machine; its exit status. Raises Error, TimeoutError; whatever happens, no QEMU stays."""
     deadline = None if timeout is None else time.monotonic() + timeout
     qemu_path = _qemu()
-    _check_directory(os.getcwd(), rw)
     kernel = debkernel.prepare("full")
+    ro = _lent((HERE.parent, os.getcwd(), debkernel.cache_dir()), rw)
+    _check_directory(os.getcwd(), [*ro, *rw])
     with tempfile.TemporaryDirectory(prefix="with-kvm-") as work:
         work = Path(work)
         environment, disk = dict(os.environ), None
@@ -190,11 +207,11 @@ def start(command: list[str], *, smp: int, mem: int, rw: list[str], scratch: str
             make_scratch(disk, scratch)
             environment["SPINDLE_SCRATCH"] = SCRATCH
         token = f"end-{secrets.token_hex(16)}"
-        initrd = _initrd(work, kernel, command, rw, bool(scratch), verbose, environment, token)
+        initrd = _initrd(work, kernel, command, ro, rw, bool(scratch), verbose, environment, token)
         pipes = {name: os.pipe() for name in ("out", "err", "rc")}
         writers = {name: pair[1] for name, pair in pipes.items()}
         with (work / "qemu").open("w") as log:
-            qemu = subprocess.Popen(_arguments(qemu_path, work, kernel, initrd, smp, mem, rw, disk, writers),
+            qemu = subprocess.Popen(_arguments(qemu_path, work, kernel, initrd, smp, mem, ro, rw, disk, writers),
                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
                                     pass_fds=list(writers.values()), preexec_fn=_tied_to_parent)
         for fd in writers.values():

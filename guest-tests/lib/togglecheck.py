@@ -19,7 +19,7 @@ COMMANDS = {
     ("hdparm", "off"): "hdparm -W0", ("hdparm", "on"): "hdparm -W1",
     ("sysfs", "off"): "write through > cache_type", ("sysfs", "on"): "write back > cache_type",
 }
-O_SYNC, O_DSYNC, O_DIRECT = 0o4010000, 0o10000, 0o40000
+O_ACCMODE, O_SYNC, O_DSYNC, O_DIRECT = 0o3, 0o4000000, 0o10000, 0o40000
 
 
 @dataclasses.dataclass
@@ -44,25 +44,32 @@ def expected_load(cache: str, wce: bool) -> dict[str, int]:
     return moved | {"flushes_writethrough": WRITES, outcome: WRITES}
 
 
-def expected_toggle(method: str, mode: str) -> dict[str, int]:
-    """A toggle to off asks for a flush, which is skipped: the load before it ended in a flush. To on costs nothing.
+def expected_toggle(method: str, was: bool, wce: bool) -> dict[str, int]:
+    """A toggle to off asks for a flush, which is skipped: the load before it ended in a flush. To on costs nothing,
+    and neither does setting what is set.
 
     hdparm -W0 itself sends FLUSH CACHE before and after its SET FEATURES; these are skipped for the same reason.
     """
-    if mode == "configured":
-        return {}
-    if mode == "on":
-        return {"cache_toggles": 1}
-    if method == "hdparm":
-        return {"cache_toggles": 1, "flushes_toggle": 1, "flush_requests": 2, "flushes_elided": 3}
-    return {"cache_toggles": 1, "flushes_toggle": 1, "flushes_elided": 1}
+    moved = {}
+    if was != wce:
+        moved = {"cache_toggles": 1} | ({} if wce else {"flushes_toggle": 1, "flushes_elided": 1})
+    if method == "hdparm" and not wce:
+        moved["flush_requests"] = 2
+        moved["flushes_elided"] = moved.get("flushes_elided", 0) + 2
+    return moved
+
+
+def steps(device: str) -> list[tuple[str, str]]:
+    """(method, mode) of every step that a device must go through, in order."""
+    methods = ("sg", "hdparm", "sysfs") if device.startswith("sd") else ("sysfs",)
+    return [("none", "configured")] + [(method, mode) for method in methods for mode in ("off", "on")]
 
 
 def _without_reads(counters: dict[str, int]) -> dict[str, int]:
     return {k: v for k, v in counters.items() if k not in ("read_ops", "read_bytes")}
 
 
-def _judge(row: Row, cache: str, wce: bool, method: str, mode: str) -> None:
+def _judge(row: Row, cache: str, was: bool, wce: bool, method: str) -> None:
     shown = "write_back" if wce else "write_through"
     if row.identify not in ("-", "1" if wce else "0"):
         row.problems.append(f"IDENTIFY word 85 bit 5 is {row.identify}")
@@ -70,7 +77,7 @@ def _judge(row: Row, cache: str, wce: bool, method: str, mode: str) -> None:
         row.problems.append(f"cache_type is {row.cache_type}")
     if row.queue != shown:
         row.problems.append(f"queue/write_cache is {row.queue}")
-    for what, got, wanted in (("load", row.load, expected_load(cache, wce)), ("toggle", row.toggle, expected_toggle(method, mode))):
+    for what, got, wanted in (("load", row.load, expected_load(cache, wce)), ("toggle", row.toggle, expected_toggle(method, was, wce))):
         if got != wanted:
             row.problems.append(f"{what} moved {got}, expected {wanted}")
 
@@ -78,17 +85,18 @@ def _judge(row: Row, cache: str, wce: bool, method: str, mode: str) -> None:
 def _check_open_flags(machine: guestrun.Machine, files: list[Path], cache: str, row: Row) -> None:
     for file in files:
         flags = machine.open_flags(file)
-        if not flags:
-            row.problems.append(f"the monitor has no descriptor on {file.name}")
+        if not any(each & O_ACCMODE for each in flags):
+            row.problems.append(f"the monitor has no writable descriptor on {file.name}")
         for each in flags:
             if each & (O_SYNC | O_DSYNC):
                 row.problems.append(f"{file.name} is open with O_SYNC or O_DSYNC")
-            if bool(each & O_DIRECT) != (cache in ("none", "directsync")):
+            # The one that only holds the lock is read-only and moves no data.
+            if each & O_ACCMODE and bool(each & O_DIRECT) != (cache in ("none", "directsync")):
                 row.problems.append(f"{file.name}: O_DIRECT does not fit cache={cache}")
 
 
 def rows(images: guestimage.Images, directory: Path, cache: str, size: int = 64 << 20):
-    """Yields each Row as its step ends. Raises guestrun.Error if the guest does not come so far."""
+    """Yields each Row as its step ends. Raises guestrun.Error if the guest does not go through all of steps()."""
     disks = {}
     for device, bus in (("sda", "ide"), ("vda", "virtio")):
         file = directory / f"{cache}-{bus}.img"
@@ -100,6 +108,8 @@ def rows(images: guestimage.Images, directory: Path, cache: str, size: int = 64 
     with guestrun.Machine(images, list(disks.values()), directory=directory, scenario="toggle", name=f"toggle-{cache}",
                           parameters={"disks": "sda,vda", "writes": WRITES, "fsync_every": FSYNC_EVERY}) as machine:
         last: dict[str, dict[str, int]] = {}
+        mode_of = dict.fromkeys(disks, configured)
+        todo = [(device, *step) for device in disks for step in steps(device)]
         problems: list[str] = []
         state = toggled = None
         while event := machine.next_event():
@@ -116,6 +126,8 @@ def rows(images: guestimage.Images, directory: Path, cache: str, size: int = 64 
                 machine.resume()
             elif event.kind == "sync":
                 device, method, mode = event["dev"], event["method"], event["mode"]
+                if not todo or todo.pop(0) != (device, method, mode):
+                    raise guestrun.Error(f"{machine.name}: {device} {method} {mode} is no step that was due")
                 now = machine.stats()
                 wce = configured if mode == "configured" else mode == "on"
                 before = last.get(device, toggled[device])
@@ -124,7 +136,8 @@ def rows(images: guestimage.Images, directory: Path, cache: str, size: int = 64 
                           state["queue"], _without_reads(guestrun.difference(now[device], toggled[device])),
                           _without_reads(guestrun.difference(toggled[device], before)),
                           f"{'write-back' if wce else 'write-through'}", problems)
-                _judge(row, cache, wce, method, mode)
+                _judge(row, cache, mode_of[device], wce, method)
+                mode_of[device] = wce
                 _check_open_flags(machine, [Path(disks[device].file)], cache, row)
                 last[device], problems = now[device], []
                 yield row
@@ -133,6 +146,8 @@ def rows(images: guestimage.Images, directory: Path, cache: str, size: int = 64 
                 if event["status"] != "0":
                     raise guestrun.Error(f"{machine.name}: the scenario ended with {event['status']}: {machine.tail()}")
         status = machine.wait()
+        if todo or problems:
+            raise guestrun.Error(f"{machine.name}: {len(todo)} steps were left out; {'; '.join(problems)}; {machine.tail()}")
         if status != 0:
             raise guestrun.Error(f"{machine.name}: the monitor ended with {status}: {machine.stderr()}")
 

@@ -9,6 +9,8 @@ import dataclasses
 import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GROUPS = ("unit", "asan", "tsan", "guests")
+TIME_LIMIT = 25 * 60     # seconds for everything; whatever runs longer is ended and has failed
+CANNOT_DOWNLOAD = 75     # prepare-kernel's and prepare-guest's exit status: packages cannot be had now
 BUILDS = {
     "unit": ("build", ["-DCMAKE_BUILD_TYPE=Release"]),
     "asan": ("build-asan", ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSPINDLE_SANITIZE=address,undefined", "-DSPINDLE_BENCH=OFF"]),
@@ -34,6 +38,26 @@ class Totals:
     passed: int = 0
     failed: int = 0
     skips: list[str] = dataclasses.field(default_factory=list)
+    deadline: float = dataclasses.field(default_factory=lambda: time.monotonic() + TIME_LIMIT)
+
+    def left(self, limit: float) -> float:
+        return max(1, min(limit, self.deadline - time.monotonic()))
+
+
+def run_limited(command: list, limit: float, **options) -> tuple[str, int | str]:
+    """(output, exit status) of a program; past the limit all that it started is killed and the status says so."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          start_new_session=True, **options) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+            return output.decode(errors="replace"), process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            return output.decode(errors="replace"), f"more than {limit:.0f} s"
+
+
+SKIP_LINE = re.compile(r"^skipped: (.*)$", re.M)
 
 
 def say(text: str) -> None:
@@ -46,13 +70,11 @@ def build(group: str, totals: Totals) -> Path | None:
     directory = ROOT / name
     start = time.monotonic()
     say(f"== {group}: building in {name}/")
-    log = ""
     for command in (["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(directory), *options], ["cmake", "--build", str(directory)]):
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-        log = done.stdout
-        if done.returncode != 0:
+        log, status = run_limited(command, totals.left(TIME_LIMIT))
+        if status != 0:
             say(log)
-            say(f"FAIL {group}: the build failed")
+            say(f"FAIL {group}: the build failed: exit status {status}")
             totals.failed += 1
             return None
     say(f"   built in {time.monotonic() - start:.0f} s")
@@ -72,12 +94,14 @@ def tests_of(directory: Path, label: str | None) -> list[tuple[str, list[str], s
 
 
 def count(output: str) -> tuple[int, int] | None:
-    """(passed, failed) from a test program's closing lines; None if it closed without any."""
+    """(passed, failed) from a test program's closing lines; None if it closed without any. unittest's skips are not passed."""
     if m := re.search(r"^\[doctest\] test cases: *\d+ \| *(\d+) passed \| *(\d+) failed", output, re.M):
         return int(m[1]), int(m[2])
     if m := re.search(r"^Ran (\d+) tests? in", output, re.M):
         bad = sum(int(n) for n in re.findall(r"(?:failures|errors)=(\d+)", output))
-        return int(m[1]) - bad, bad
+        unittest_skips = sum(int(n) for n in re.findall(r"\bskipped=(\d+)", output))
+        # Those that printed "skipped: reason" are taken off by the caller.
+        return int(m[1]) - bad - max(0, unittest_skips - len(SKIP_LINE.findall(output))), bad
     return None
 
 
@@ -89,13 +113,8 @@ def run_programs(group: str, directory: Path, totals: Totals, label: str | None 
         totals.failed += 1
     for number, (name, command, where, limit) in enumerate(tests, 1):
         start = time.monotonic()
-        try:
-            done = subprocess.run(command, cwd=where, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, timeout=limit)
-            output, status = done.stdout.decode(errors="replace"), done.returncode
-        except subprocess.TimeoutExpired as e:
-            output, status = (e.stdout or b"").decode(errors="replace"), f"more than {limit:g} s"
-        skips = re.findall(r"^skipped: (.*)$", output, re.M)
+        output, status = run_limited(command, totals.left(limit), cwd=where, env=environment)
+        skips = SKIP_LINE.findall(output)
         passed, failed = count(output) or (0, 0)
         if status != 0 and failed == 0:
             failed = 1  # it crashed, hung, or a sanitizer stopped it
@@ -116,31 +135,38 @@ def run_programs(group: str, directory: Path, totals: Totals, label: str | None 
 def run_guests(totals: Totals) -> None:
     say("== guests: preparing kernel and initramfs")
     made = subprocess.run([ROOT / "guest-tests/prepare-guest"], stdout=subprocess.PIPE, text=True)
-    if made.returncode != 0:
-        totals.skips.append("guests: the guest kernel could not be prepared (see above); it needs Debian's packages once")
+    if made.returncode == CANNOT_DOWNLOAD:
+        totals.skips.append("guests: the guest kernel cannot be downloaded (see above); Debian's packages are needed once")
         return
-    environment = dict(os.environ)
-    for line in made.stdout.splitlines():
-        name, _, value = line.partition("=")
-        environment[name] = value.strip("'")
+    if made.returncode != 0:
+        say("FAIL guests: kernel or initramfs could not be made; the reason stands above")
+        totals.failed += 1
+        return
+    environment = os.environ | dict(word.split("=", 1) for word in shlex.split(made.stdout))
     way = subprocess.run([ROOT / "guest-tests/with-kvm", "--probe"], capture_output=True, text=True).stdout.strip()
     say(f"== guests: running, {'on /dev/kvm' if way == 'native' else 'in a machine with emulated SVM: ' + way}")
-    ended = False
-    with subprocess.Popen([ROOT / "guest-tests/with-kvm", "--scratch", "4G", "--timeout", "1500", ROOT / "guest-tests/run"],
+    said, passed, failed, skipped = "", 0, 0, 0
+    with subprocess.Popen([ROOT / "guest-tests/with-kvm", "--scratch", "4G", "--timeout", f"{totals.left(TIME_LIMIT):.0f}",
+                           ROOT / "guest-tests/run"],
                           env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace") as process:
         for line in process.stdout:
             say("   " + line.rstrip())
             kind, _, text = line.strip().partition(" ")
             if kind == "PASS":
-                totals.passed += 1
+                passed += 1
             elif kind == "FAIL":
-                totals.failed += 1
+                failed += 1
             elif kind == "SKIP":
+                skipped += 1
                 totals.skips.append(text)
             elif kind == "guests:":
-                ended = True
-    if not ended:
-        say("FAIL guests: the run did not come to its end")
+                said = text
+    totals.passed += passed
+    totals.failed += failed
+    counted = f"{passed} passed, {failed} failed, {skipped} skipped"
+    if said != counted or (process.returncode != 0) != (failed > 0):
+        say(f"FAIL guests: the run did not come to a good end: it says {said or 'nothing'!r}, {counted} were seen, "
+            f"exit status {process.returncode}")
         totals.failed += 1
 
 
@@ -149,14 +175,22 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=GROUPS, help="this group alone (repeatable)")
     groups = parser.parse_args().only or GROUPS
     totals, start = Totals(), time.monotonic()
+    if "unit" in groups or "guests" in groups:
+        say("== kernels for the guest tests")  # before any test needs them and has to wait for a mirror
+        subprocess.run([ROOT / "guest-tests/prepare-kernel", "--flavour", "both"], stdout=subprocess.DEVNULL)
+    built = {}
     for group in GROUPS:
         if group not in groups:
             continue
         if group == "guests":
-            if "unit" in groups or build("unit", totals):
+            if "unit" not in built:
+                built["unit"] = build("unit", totals)
+            if built["unit"]:
                 run_guests(totals)
-        elif directory := build(group, totals):
-            run_programs(group, directory, totals, TSAN_LABEL if group == "tsan" else None)
+        else:
+            built[group] = build(group, totals)
+            if built[group]:
+                run_programs(group, built[group], totals, TSAN_LABEL if group == "tsan" else None)
     for skip in totals.skips:
         say(f"skipped: {skip}")
     say(f"took {time.monotonic() - start:.0f} s")

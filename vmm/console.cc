@@ -1,7 +1,6 @@
 #include "vmm/console.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -10,8 +9,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <string_view>
+#include <system_error>
 
+#include "vmm/output.h"
 #include "vmm/terminal.h"
+#include "vmm/vcpu.h"
 
 namespace spindle::vmm {
 namespace {
@@ -24,7 +26,10 @@ constexpr std::string_view kHelp =
     "Ctrl-A Ctrl-A  send Ctrl-A to the guest\r\n";
 // poll() calls a pipe writable when that much fits, so such a write does not block.
 constexpr size_t kWriteSize = 4096;
-constexpr int kLastOutputMilliseconds = 1000;
+constexpr std::chrono::milliseconds kLastOutput{1000};
+// After EAGAIN from a terminal that poll() calls writable: with room for one byte it takes no line feed, which
+// needs two.
+constexpr std::chrono::milliseconds kRetry{10};
 
 }  // namespace
 
@@ -68,7 +73,8 @@ Result<std::unique_ptr<Console>> Console::create(const ConsoleOptions& options) 
   switch (options.kind) {
     case ConsoleOptions::Kind::Stdio:
       input = STDIN_FILENO;
-      output = STDOUT_FILENO;
+      file = open_nonblocking_terminal(STDOUT_FILENO);
+      output = file ? file.get() : STDOUT_FILENO;
       break;
     case ConsoleOptions::Kind::None:
       break;
@@ -100,16 +106,28 @@ void Console::start(legacy::SerialPort& port, std::function<void()> quit) {
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "console");
     main();
+    std::lock_guard lock(mutex_);
+    finished_ = true;
+    changed_.notify_all();
   });
 }
 
 void Console::stop() {
   if (!thread_.joinable()) return;
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     stop_ = true;
+    progress_ = std::chrono::steady_clock::now();
+    wake();
+    // The thread keeps the time itself, unless it hangs in a system call. A signal that comes just before the
+    // call is lost, therefore more than one.
+    while (!changed_.wait_until(lock, progress_ + kLastOutput + kRetry, [this] { return finished_; })) {
+      if (std::chrono::steady_clock::now() < progress_ + kLastOutput + kRetry) continue;
+      abandon_ = true;
+      pthread_kill(thread_.native_handle(), Vcpu::kKickSignal);
+      if (changed_.wait_for(lock, kRetry, [this] { return finished_; })) break;
+    }
   }
-  wake();
   thread_.join();
   if (stdio_) Terminal::restore();
 }
@@ -135,32 +153,39 @@ void Console::input_taken() {
 }
 
 void Console::main() {
+  bool retry = false;  // the last write found no room in spite of poll()
   while (true) {
     bool have_output, stop;
+    int timeout = -1;
     {
       std::lock_guard lock(mutex_);
       have_output = !output_bytes_.empty();
       stop = stop_;
+      if (stop) {
+        using std::chrono::milliseconds;
+        const auto left = std::chrono::ceil<milliseconds>(progress_ + kLastOutput -
+                                                          std::chrono::steady_clock::now());
+        if (!have_output || abandon_ || left <= milliseconds(0)) return;
+        timeout = static_cast<int>(left.count());
+      }
     }
-    if (stop && !have_output) return;
-    const bool want_input = !stop && pending_input_.empty();
+    if (retry) timeout = static_cast<int>(kRetry.count());
     pollfd fds[] = {{wake_.get(), POLLIN, 0},
-                    {want_input ? input_ : -1, POLLIN, 0},
-                    {have_output ? output_ : -1, POLLOUT, 0}};
-    const int ready = poll(fds, std::size(fds), stop ? kLastOutputMilliseconds : -1);
-    if (ready == 0) return;   // stopping, and nobody takes the rest
-    if (ready < 0) continue;  // EINTR
+                    {stop ? -1 : input_, POLLIN, 0},
+                    {have_output && !retry ? output_ : -1, POLLOUT, 0}};
+    retry = false;
+    if (poll(fds, std::size(fds), timeout) < 0) continue;  // EINTR
     if (fds[0].revents) {
       eventfd_t count;
       eventfd_read(wake_.get(), &count);
     }
     if (fds[1].revents) read_some();
     if (!pending_input_.empty()) deliver_input();
-    if (fds[2].revents && write_some()) port_->line_ready();
+    if (fds[2].revents) retry = !write_some();
   }
 }
 
-// True if the port had been told that the line is full, and now there is room.
+// False if there was no room after all.
 bool Console::write_some() {
   uint8_t chunk[kWriteSize];
   size_t size;
@@ -171,19 +196,28 @@ bool Console::write_some() {
   }
   const ssize_t written = ::write(output_, chunk, size);
   const int error = errno;
-  if (written < 0 && (error == EINTR || error == EAGAIN)) return false;
-  std::lock_guard lock(mutex_);
-  if (written < 0) {
-    fmt::print(stderr, "spindle: console output is lost from here on: {}\n",
-               std::generic_category().message(error));
-    output_ = -1;
-    discard_ = true;
-    output_bytes_.clear();
-  } else {
-    output_bytes_.erase(output_bytes_.begin(), output_bytes_.begin() + written);
+  if (written < 0 && error == EINTR) return true;
+  if (written < 0 && error == EAGAIN) return false;
+  bool room = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (written < 0) {
+      output_ = -1;
+      discard_ = true;
+      output_bytes_.clear();
+    } else {
+      output_bytes_.erase(output_bytes_.begin(), output_bytes_.begin() + written);
+      progress_ = std::chrono::steady_clock::now();
+    }
+    if (line_full_ && output_bytes_.size() <= kOutputLimit / 2) {
+      line_full_ = false;
+      room = true;
+    }
   }
-  if (!line_full_ || output_bytes_.size() > kOutputLimit / 2) return false;
-  line_full_ = false;
+  if (written < 0) {
+    say("spindle: console output is lost from here on: " + std::generic_category().message(error));
+  }
+  if (room) port_->line_ready();
   return true;
 }
 
@@ -202,13 +236,24 @@ void Console::read_some() {
       case ConsoleKeys::Action::Quit:
         quit_();
         break;
-      case ConsoleKeys::Action::Help: {
-        std::lock_guard lock(mutex_);
-        output_bytes_.insert(output_bytes_.end(), kHelp.begin(), kHelp.end());
+      case ConsoleKeys::Action::Help:
+        help();
         break;
-      }
     }
   }
+  if (pending_input_.size() > kInputLimit) pending_input_.resize(kInputLimit);
+}
+
+void Console::help() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!discard_) {
+      if (output_bytes_.size() < kOutputLimit)
+        output_bytes_.insert(output_bytes_.end(), kHelp.begin(), kHelp.end());
+      return;
+    }
+  }
+  say(kHelp);
 }
 
 void Console::deliver_input() {

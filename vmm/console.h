@@ -5,6 +5,12 @@
 // tty waits as it would for a slow line. When the reader is gone for good (EPIPE, a full file system), output
 // is thrown away.
 //
+// Input is always read, or the keys below would stop working when the guest does not listen. Up to
+// kInputLimit bytes wait for the guest; what comes on top of them is lost.
+//
+// The end never waits for output: a terminal is opened anew without blocking, pipes get no more than they
+// have room for, and a write that blocks all the same is interrupted by the signal that interrupts vCPUs.
+//
 // Keys, as in QEMU and with a pipe as well as with a terminal: Ctrl-A x quits, Ctrl-A h helps, Ctrl-A Ctrl-A
 // sends Ctrl-A. The end of standard input is no event: the guest just gets no more.
 //
@@ -13,6 +19,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -49,6 +57,7 @@ class ConsoleKeys {
 class Console final : public legacy::SerialLine {
  public:
   static constexpr std::size_t kOutputLimit = 64 * 1024;
+  static constexpr std::size_t kInputLimit = 64 * 1024;
 
   /// Opens what there is to open. Standard input, if a terminal, becomes raw at start().
   static Result<std::unique_ptr<Console>> create(const ConsoleOptions& options);
@@ -58,7 +67,7 @@ class Console final : public legacy::SerialLine {
   /// by the console's thread for Ctrl-A x.
   void start(legacy::SerialPort& port, std::function<void()> quit);
   /// Writes out what the guest said, as long as somebody takes it (a second without progress is the end), and
-  /// stops.
+  /// stops. Vcpu::install_kick_signal() must have run, for the case that a write blocks.
   void stop();
 
   bool transmit(uint8_t byte) override;
@@ -70,10 +79,11 @@ class Console final : public legacy::SerialLine {
   void main();
   bool write_some();
   void read_some();
+  void help();
   void deliver_input();
 
   Fd wake_;
-  Fd file_;
+  Fd file_;     // the file, or the terminal on standard output opened anew
   int input_;   // -1: none, or ended
   int output_;  // -1: none, or broken
   bool stdio_;
@@ -88,6 +98,10 @@ class Console final : public legacy::SerialLine {
   bool line_full_ = false;
   bool discard_ = false;
   bool stop_ = false;
+  bool abandon_ = false;   // stop at once
+  bool finished_ = false;  // the thread has
+  std::chrono::steady_clock::time_point progress_;  // when stop() was called, or the last write since
+  std::condition_variable changed_;                 // finished_
   std::thread thread_;
 };
 

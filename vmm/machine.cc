@@ -9,6 +9,7 @@
 #include "vmm/boot_cpu.h"
 #include "vmm/layout.h"
 #include "vmm/linux_loader.h"
+#include "vmm/output.h"
 #include "vmm/statistics.h"
 
 namespace spindle::vmm {
@@ -235,7 +236,7 @@ Outcome Machine::react() {
 Result<> Machine::reset_guest() {
   for (auto& cpu : cpus_) cpu->wait_paused();
   bus_->reset();
-  for (const Error& error : disks_->settle()) fmt::print(stderr, "spindle: {}\n", error.message());
+  for (const Error& error : disks_->settle()) say("spindle: " + error.message());
   chipset_->reset();
   SPINDLE_TRY(vm_->set_chip_state(chips_at_power_on_));
   chipset_->refresh_pins();
@@ -259,7 +260,7 @@ Outcome Machine::finish(Outcome outcome) {
   for (const Error& error : disks_->close()) {
     if (outcome.code == 0)
       outcome = {.code = 1, .reason = "a disk did not close cleanly: " + error.message()};
-    fmt::print(stderr, "spindle: closing a disk: {}\n", error.message());
+    say("spindle: closing a disk: " + error.message());
   }
   write_statistics(outcome);
   console_->stop();
@@ -291,7 +292,7 @@ void Machine::write_statistics(const std::optional<Outcome>& outcome) {
   auto json = statistics();
   if (outcome) json["exit"] = {{"reason", outcome->reason}, {"code", outcome->code}};
   if (auto written = write_json_file(options_.stats_file, json); !written) {
-    fmt::print(stderr, "spindle: statistics: {}\n", written.error().message());
+    say("spindle: statistics: " + written.error().message());
   }
 }
 

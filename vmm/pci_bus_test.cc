@@ -47,7 +47,7 @@ struct Fixture {
                   MachineRequests{.reset = [this] { ++resets; }, .power_off = [] {}, .panicked = [] {}}};
   HostBridge bridge;
   IsaBridge isa;
-  Function function;
+  Function function, other;
   PciBus bus{ports, memory, chipset.pci_pins()};
   Fixture() {
     REQUIRE(bus.add({.device = 0}, bridge));
@@ -169,7 +169,6 @@ TEST_CASE_FIXTURE(Fixture, "pci: a BAR over the machine's own ports does not get
 }
 
 TEST_CASE_FIXTURE(Fixture, "pci: a slot holds one function and there are 32 devices") {
-  Function other;
   CHECK_FALSE(bus.add({.device = 3}, other));
   CHECK_FALSE(bus.add({.device = 32}, other));
   CHECK(bus.add({.device = 3, .function = 1}, other));

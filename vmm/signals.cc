@@ -20,7 +20,6 @@ Result<std::unique_ptr<SignalWatcher>> SignalWatcher::create() {
   sigemptyset(&set);
   for (int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&set, number);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  signal(SIGPIPE, SIG_IGN);
   Fd signals(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   Fd stop(eventfd(0, EFD_CLOEXEC));
   if (!signals || !stop) return std::unexpected(Error::from_errno(errno, "signalfd", ""));

@@ -6,8 +6,7 @@
 //                            with status 128 + its number and the terminal restored, whatever hangs
 //   SIGUSR1                  `on_statistics`
 //
-// They are blocked in the whole process: create the watcher before any other thread. SIGPIPE is ignored from
-// then on.
+// They are blocked in the whole process: create the watcher before any other thread.
 #pragma once
 
 #include <functional>

@@ -10,9 +10,6 @@
 namespace spindle::vmm {
 namespace {
 
-// Its handler does nothing; that it arrives is what ends KVM_RUN.
-constexpr int kKickSignal = SIGUSR2;
-
 std::string internal_error_name(uint32_t suberror) {
   switch (suberror) {
     case KVM_INTERNAL_ERROR_EMULATION:
@@ -50,6 +47,7 @@ Result<> Vcpu::install_kick_signal() {
 }
 
 void Vcpu::start() {
+  std::lock_guard lock(mutex_);  // a request for it may come while it starts
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), fmt::format("vcpu{}", cpu_->id()).c_str());
     main();

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <signal.h>
 
 #include <condition_variable>
 #include <functional>
@@ -53,7 +54,9 @@ class Vcpu {
   Vcpu(const Vcpu&) = delete;
   Vcpu& operator=(const Vcpu&) = delete;
 
-  /// Must have run once in the process before any vCPU starts: the signal that interrupts a running guest.
+  /// Interrupts KVM_RUN, or any system call that blocks. Its handler does nothing.
+  static constexpr int kKickSignal = SIGUSR2;
+  /// Must have run once in the process before any vCPU starts.
   static Result<> install_kick_signal();
 
   /// Starts the thread, paused.

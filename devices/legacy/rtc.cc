@@ -37,6 +37,10 @@ Rtc::Rtc(InterruptLine& interrupt, std::function<Clock::time_point()> now)
   memory_[kSecondAlarm] = memory_[kMinuteAlarm] = memory_[kHourAlarm] = kAnyAlarm;
 }
 
+sys_seconds Rtc::guest_now() const {
+  return floor<seconds>(now_()) + offset_;
+}
+
 Rtc::Fields Rtc::fields_of(sys_seconds time) {
   const auto day = floor<days>(time);
   const std::chrono::year_month_day date(day);
@@ -70,7 +74,7 @@ unsigned Rtc::decode_hour(uint8_t value) const {
 
 uint8_t Rtc::time_register(unsigned index) const {
   if (memory_[kB] & kBSet) return memory_[index];
-  const Fields fields = fields_of(floor<seconds>(guest_now()));
+  const Fields fields = fields_of(guest_now());
   switch (index) {
     case kSecond:
       return encode(fields.second);
@@ -114,8 +118,7 @@ void Rtc::take_over_time() {
   const auto time = sys_days(first) + days(static_cast<int>(decode(memory_[kDay])) - 1) +
                     std::chrono::hours(decode_hour(memory_[kHour])) +
                     std::chrono::minutes(decode(memory_[kMinute])) + seconds(decode(memory_[kSecond]));
-  const auto now = now_();
-  offset_ = time - floor<seconds>(now);
+  offset_ = time - floor<seconds>(now_());
   seen_ = time;
 }
 
@@ -129,7 +132,7 @@ bool Rtc::alarm_matches(const Fields& fields) const {
 // Sets the flags for every second that turned since we looked; alarms repeat daily, so a day of them is
 // enough.
 void Rtc::catch_up() {
-  const auto now = floor<seconds>(guest_now());
+  const auto now = guest_now();
   if (memory_[kB] & kBSet) {
     seen_ = now;  // no updates while the clock is being set
     return;
@@ -156,7 +159,7 @@ void Rtc::ticker(std::stop_token stop) {
   while (changed_.wait(lock, stop, ticking)) {
     catch_up();
     update_interrupt();
-    const auto next = floor<seconds>(guest_now()) + seconds(1) - offset_;
+    const auto next = floor<seconds>(now_()) + seconds(1);
     changed_.wait_until(lock, stop, std::chrono::time_point_cast<Clock::duration>(next),
                         [&] { return !ticking(); });
     if (stop.stop_requested()) return;
@@ -167,7 +170,7 @@ uint8_t Rtc::read_register(unsigned index) {
   if (is_time(index)) return time_register(index);
   switch (index) {
     case kA: {
-      const auto now = guest_now();
+      const auto now = now_();
       const bool updating = !(memory_[kB] & kBSet) && now - floor<seconds>(now) >= seconds(1) - kUpdateTime;
       return memory_[kA] | (updating ? kAUpdateInProgress : 0);
     }

@@ -35,7 +35,8 @@ class Rtc final : public ByteRegisters {
   struct Fields {
     unsigned second, minute, hour, weekday, day, month, year;  // weekday 1-7 (Sunday 1), month 1-12
   };
-  Clock::time_point guest_now() const { return now_() + offset_; }
+  /// Whole seconds only: a guest may set years that do not fit the clock's own, finer unit.
+  std::chrono::sys_seconds guest_now() const;
   static Fields fields_of(std::chrono::sys_seconds time);
   uint8_t encode(unsigned value) const;
   unsigned decode(uint8_t value) const;
@@ -51,7 +52,7 @@ class Rtc final : public ByteRegisters {
 
   InterruptLine& interrupt_;
   std::function<Clock::time_point()> now_;
-  Clock::duration offset_{0};
+  std::chrono::seconds offset_{0};     // the guest's clock minus the host's
   std::array<uint8_t, 128> memory_{};  // time registers hold a value only while the clock is being set
   uint8_t index_ = 0;
   std::chrono::sys_seconds seen_;  // up to here flags in register C are up to date

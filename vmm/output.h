@@ -1,0 +1,22 @@
+// Ways out of the process that neither fail nor hang it: messages for the user, and descriptors that do not
+// block.
+//
+// Whoever reads standard error may have gone, or may have stopped reading; disks must be flushed and closed
+// all the same. So a message that cannot be delivered is dropped.
+#pragma once
+
+#include <string_view>
+
+#include "vmm/kvm.h"
+
+namespace spindle::vmm {
+
+/// Writes `text` and a line feed to standard error. Any thread. Errors are ignored;
+/// a terminal or pipe that takes nothing for a second loses the rest. SIGPIPE must be ignored in the process.
+void say(std::string_view text) noexcept;
+
+/// The terminal behind `fd`, opened anew for writing without blocking: O_NONBLOCK set on `fd` itself would be
+/// there for every process that shares it. Empty if it is no terminal or cannot be opened.
+Fd open_nonblocking_terminal(int fd);
+
+}  // namespace spindle::vmm

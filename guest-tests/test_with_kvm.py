@@ -26,7 +26,11 @@ def start(way: str, *arguments, environment=(), program=WITH_KVM, **options) -> 
 
 def run(way: str, *arguments, **options) -> tuple[int, bytes, bytes]:
     process = start(way, *arguments, **options)
-    out, err = process.communicate(timeout=120)
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()  # of no effect if it has ended; what it started ends with it
+        process.wait()
     return process.returncode, out, err
 
 
@@ -54,6 +58,12 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def wait_until(condition, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 class Promises:
@@ -89,19 +99,23 @@ class Promises:
         self.assertEqual(err, b"with-kvm: sleep was not done after 2 s and was killed\n")
 
     def _ended_by(self, number: int) -> int:
-        temporary = tempfile.TemporaryDirectory()  # after SIGKILL nobody else tidies up
+        """with-kvm ends by this signal. All go: its machine, and natively what left the command's session too."""
+        temporary = tempfile.TemporaryDirectory()  # after SIGKILL nobody else tidies up the machine's files
         self.addCleanup(temporary.cleanup)
-        process = start(self.way, "sh", "-c", "echo running; sleep 1000", environment={"TMPDIR": temporary.name})
+        process = start(self.way, "sh", "-c", "(setsid sleep 1000 &) ; setsid sleep 1000 & echo running; sleep 1000",
+                        environment={"TMPDIR": temporary.name})
+        self.addCleanup(process.kill)
         process.stdout.readline()
         children = descendants_of(process)
         self.assertTrue(children)
         process.send_signal(number)
         process.communicate(timeout=30)
-        deadline = time.monotonic() + 10
-        while any(map(alive, children)) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: not any(map(alive, children)))
         self.assertEqual([pid for pid in children if alive(pid)], [])
         return process.returncode
+
+    def test_kill_leaves_nothing(self):
+        self.assertEqual(self._ended_by(signal.SIGKILL), -9)
 
     def test_interrupt_leaves_nothing(self):
         self.assertEqual(self._ended_by(signal.SIGINT), 130)
@@ -116,9 +130,6 @@ class Tcg(Promises, unittest.TestCase):
     def test_has_kvm(self):
         status, out, _ = run(self.way, sys.executable, HERE / "lib/kvmprobe.py")
         self.assertEqual((status, out), (0, b"usable\n"))
-
-    def test_kill_leaves_nothing(self):
-        self.assertEqual(self._ended_by(signal.SIGKILL), -9)
 
     def test_root_is_read_only(self):
         self.assertNotEqual(run(self.way, "touch", HERE / "touched")[0], 0)
@@ -147,6 +158,25 @@ class Tcg(Promises, unittest.TestCase):
 
 class Native(Promises, unittest.TestCase):
     way = "native"
+
+    def test_nothing_outlives_the_command(self):
+        status, out, _ = run(self.way, "sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $!")
+        self.assertEqual(status, 0)
+        self.assertFalse(alive(int(out)))
+
+    def test_scratch_takes_direct_io_and_goes_away(self):
+        """Even if TMPDIR does not take it (as a tmpfs before Linux 6.6), and even after SIGKILL."""
+        script = "dd if=/dev/zero of=$SPINDLE_SCRATCH/f bs=4k count=1 oflag=direct 2>&1 && echo $SPINDLE_SCRATCH; sleep 1000"
+        process = start(self.way, "-v", "--scratch", "1M", "sh", "-c", script, environment={"TMPDIR": "/dev/shm"})
+        self.addCleanup(process.kill)
+        said = [process.stdout.readline().decode().strip() for _ in range(4)]
+        scratch, (guard, *_) = Path(said[-1]), descendants_of(process)
+        self.assertTrue(scratch.is_dir(), said)
+        process.kill()
+        _, err = process.communicate(timeout=30)
+        self.assertIn(f"--scratch is in {scratch.parent}\n", err.decode())
+        wait_until(lambda: not alive(guard))
+        self.assertFalse(scratch.exists())
 
 
 class Mistakes(unittest.TestCase):

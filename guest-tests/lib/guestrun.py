@@ -31,6 +31,7 @@ from pathlib import Path
 
 import guestimage
 import kvmprobe
+import processes
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 COMMAND_LINE = "console=ttyS0 quiet loglevel=3 nokaslr mitigations=off no_timer_check tsc=reliable panic=-1"
@@ -128,8 +129,9 @@ class Machine:
                  script: str = "", parameters: dict[str, object] | None = None, append: str = "", cpus: int = 1,
                  memory: str = "512M", kernel: Path | None = None, backend: str = "spindle", extra: tuple[str, ...] = (),
                  timeout: float = 120, name: str = "guest"):
-        """Starts at once. `scenario` names a file of guest/scenarios, or `script` is the text of one.
+        """Starts at once; ends with the thread that starts it at the latest.
 
+        `scenario` names a file of guest/scenarios, or `script` is the text of one.
         `parameters` become NAME=VALUE for the scenario. `timeout` (seconds) is for every wait that names none.
         In `directory` are left NAME.console, NAME.stderr and NAME.stats.json. `kernel` defaults to the vmlinux.
         """
@@ -163,7 +165,7 @@ class Machine:
         self.command = [*command, *extra]
         with self.stderr_path.open("wb") as stderr:
             self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-                                            start_new_session=True)
+                                            start_new_session=True, preexec_fn=processes.tied())
         self.events: list[Event] = []         # all so far, in order
         self._queue: queue.Queue = queue.Queue()
         self._reader = threading.Thread(target=self._read_console, daemon=True)

@@ -4,13 +4,11 @@ start() boots it with the host's / as its root, runs one command there and gives
 See with-kvm for what it promises, l1/init for what happens inside.
 """
 
-import ctypes
 import os
 import secrets
 import selectors
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +17,7 @@ from pathlib import Path
 
 import debkernel
 import initramfs
+import processes
 
 HERE = Path(__file__).resolve().parent.parent
 SCRATCH = "/run/spindle/scratch"
@@ -28,17 +27,10 @@ MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "kvm_amd")
 SCRATCH_MODULES = ("virtio_blk", "ext4", "crc32c_generic")
 COMMAND_LINE = ("console=ttyS0 quiet loglevel=3 nokaslr mitigations=off no_timer_check tsc=reliable "
                 "panic=-1 rdinit=/init")
-PR_SET_PDEATHSIG = 1
 
 
 class Error(Exception):
     """One line that says what went wrong and what to do."""
-
-
-def _tied_to_parent() -> None:
-    """In the child: die with with-kvm, however that ends, and leave the terminal's Ctrl-C to it."""
-    os.setsid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _qemu() -> str:
@@ -213,7 +205,7 @@ def start(command: list[str], *, smp: int, mem: int, rw: list[str], scratch: str
         with (work / "qemu").open("w") as log:
             qemu = subprocess.Popen(_arguments(qemu_path, work, kernel, initrd, smp, mem, ro, rw, disk, writers),
                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
-                                    pass_fds=list(writers.values()), preexec_fn=_tied_to_parent)
+                                    pass_fds=list(writers.values()), start_new_session=True, preexec_fn=processes.tied())
         for fd in writers.values():
             os.close(fd)
         try:

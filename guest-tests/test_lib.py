@@ -105,6 +105,31 @@ class Image(unittest.TestCase):
             initramfs.Initramfs().base().applets("nonsense")
 
 
+class Download(unittest.TestCase):
+    """prepare-kernel with an empty cache and an apt that fails, in its own words."""
+
+    def prepare(self, apt_says: str, program: str = "prepare-kernel") -> tuple[int, str]:
+        directory = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for name, script in (("apt-cache", "echo '  Depends: linux-image-6.1.0-1-amd64'"),
+                             ("apt-get", f"echo 'E: {apt_says}' >&2; exit 100")):
+            (directory / name).write_text(f"#!/bin/sh\n{script}\n")
+            (directory / name).chmod(0o755)
+        environment = dict(os.environ, PATH=f"{directory}:{os.environ['PATH']}", SPINDLE_CACHE=str(directory / "cache"))
+        done = subprocess.run([Path(__file__).parent / program], env=environment, capture_output=True, text=True)
+        return done.returncode, done.stderr.splitlines()[-1]
+
+    def test_no_network_has_a_status_of_its_own(self):
+        for program in ("prepare-kernel", "prepare-guest"):
+            for says in ("Failed to fetch http://deb.debian.org/x.deb Temporary failure resolving deb.debian.org", "404 Not Found"):
+                status, line = self.prepare(says, program)
+                self.assertEqual(status, os.EX_TEMPFAIL, line)
+                self.assertRegex(line, f"^{program}: cannot download the (cloud|full) kernel: E: {says}")
+
+    def test_a_fault_here_is_one(self):
+        for says in ("Failed to fetch x.deb Hash Sum mismatch", "You do not have enough space: No space left on device"):
+            self.assertEqual(self.prepare(says)[0], 1)
+
+
 class Kernel(unittest.TestCase):
     def bzimage(self, payload: bytes) -> bytes:
         head = bytearray(1024)

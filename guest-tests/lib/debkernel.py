@@ -37,6 +37,15 @@ class Error(Exception):
     """One line that says what went wrong and what to do."""
 
 
+class Unavailable(Error):
+    """No network or no mirror that has the kernel: no fault of this host or of ours. Programs exit with EX_TEMPFAIL."""
+
+
+# What apt says when a download fails for a reason of this host's own; all else is the network's or the mirror's.
+_OWN_FAULT = re.compile(r"No space left|Read-only file system|Permission denied|Hash Sum mismatch|is not signed|GPG error|"
+                        r"could not be authenticated|The list of sources could not be read|Malformed entry", re.I)
+
+
 @dataclasses.dataclass(frozen=True)
 class Kernel:
     flavour: str
@@ -126,15 +135,20 @@ def _image_package(meta: str) -> str | None:
     return found.group(1) if found else None
 
 
-def _update_lists() -> bool:
-    return os.geteuid() == 0 and _run("apt-get", "-q", "-o", "APT::Update::Error-Mode=any", "update").returncode == 0
+def _update_lists() -> str:
+    """Empty if that went well, else why not."""
+    if os.geteuid() != 0:
+        return "only root may refresh apt's lists"
+    result = _run("apt-get", "-q", "-o", "APT::Update::Error-Mode=any", "update")
+    return "" if result.returncode == 0 else " ".join(result.stderr.split()) or "apt-get update failed"
 
 
 def _download(flavour: str, into: Path) -> Path:
     """Download the package the flavour's metapackage depends on now; stale or missing lists are refreshed once."""
     meta, said = METAPACKAGES[flavour], ""
     for refreshed in (False, True):
-        if refreshed and not _update_lists():
+        if refreshed and (why := _update_lists()):
+            said = said if why == said else f"{said}; {why}"
             break
         package = _image_package(meta)
         if package is None:
@@ -146,7 +160,8 @@ def _download(flavour: str, into: Path) -> Path:
         if result.returncode == 0 and debs:
             return debs[0]
         said = " ".join((result.stderr or result.stdout).split()) or f"apt-get download {package} failed"
-    raise Error(f"cannot download the {flavour} kernel: {said}; check the network, run `apt-get update` as root and try again")
+    kind = Error if _OWN_FAULT.search(said) else Unavailable
+    raise kind(f"cannot download the {flavour} kernel: {said}; check the network, run `apt-get update` as root and try again")
 
 
 def _local_deb(flavour: str, directory: Path) -> Path:

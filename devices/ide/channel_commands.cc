@@ -169,7 +169,8 @@ Detached Channel::run_job() {
 void Channel::finish_job(const Job& job, const Outcome& outcome) {
   std::lock_guard lock(mutex_);
   job_running_ = false;
-  if (job.dma) bus_master_.transfer_ended();
+  // A drive that fails stops asking for data, so the engine waits for more: Active stays set (PIIX4, BMISX).
+  if (job.dma && outcome.ok()) bus_master_.transfer_ended();
   if (job.request.command && job.generation == generation_) {
     Drive& drive = *drives_[job.unit];
     const Protocol protocol = job.request.command->protocol;

@@ -24,19 +24,18 @@ void slice(std::span<const iovec> parts, uint64_t offset, uint64_t length, std::
   }
 }
 
+// The address is at fault only if nothing was asked of the host: its EINVAL is an error like any other.
+bool bad_address(const Error& error) {
+  return error.kind == ErrorKind::Invalid && error.number == 0;
+}
+
 uint8_t read_error(const Error& error) {
-  return error.kind == ErrorKind::Invalid ? kIdnf : kUnc;
+  return bad_address(error) ? kIdnf : kUnc;
 }
 
 uint8_t write_error(const Error& error) {
-  switch (error.kind) {
-    case ErrorKind::Invalid:
-      return kIdnf;
-    case ErrorKind::ReadOnly:
-      return kWp | kAbrt;
-    default:
-      return kAbrt;
-  }
+  if (bad_address(error)) return kIdnf;
+  return error.kind == ErrorKind::ReadOnly ? kWp | kAbrt : kAbrt;
 }
 
 // Finds the first bad sector of a failed read by halving: at most 17 further reads, of no more sectors in all

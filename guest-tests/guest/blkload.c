@@ -28,7 +28,7 @@ enum { SECTOR = 512, WORDS = SECTOR / 8 };
 static const uint64_t MAGIC = 0x31444c4c444e5053; /* "SPNDLLD1" */
 
 static const char USAGE[] =
-    "blkload write DEV [--count N] [--size BYTES] [--offset O] [--seq S] [--fsync-every K] [--fsync] [--dsync]\n"
+    "blkload write DEV [--count N] [--size BYTES] [--offset O] [--seq S] [--fsync-every K] [--fsync] [--dsync|--fua]\n"
     "blkload verify DEV [--count N] [--size BYTES] [--offset O] [--seq S]      what that write left\n"
     "blkload ack DEV [--count N] [--size BYTES] [--offset O] [--fsync-every K]  records 1..N; prints ACK n, SYNC n\n"
     "blkload records FILE [--count N] [--size BYTES] [--offset O]               which of them are whole (on the host)\n"
@@ -36,11 +36,12 @@ static const char USAGE[] =
     "blkload state DEV                                     what the guest believes about the write cache\n"
     "blkload wait-state DEV on|off [--seconds S]           until all its sources agree on that\n"
     "blkload setwce-sysfs DEV on|off [--seconds S]         write cache_type, then wait-state\n"
-    "DEV is a path or a name like sda. Defaults: count 1, size 4096, offset 0, seq 1, seconds 10, area 16 MiB, jobs 1.\n";
+    "DEV is a path or a name like sda. Defaults: count 1, size 4096, offset 0, seq 1, seconds 10, area 16 MiB, jobs 1.\n"
+    "--fua sends WRITE DMA FUA EXT past the block layer (ATA disks).\n";
 
 struct options {
     uint64_t count, size, offset, seq, fsync_every, seconds, area, jobs;
-    int fsync, dsync;
+    int fsync, dsync, fua;
     const char *mode; /* on, off */
 };
 
@@ -122,6 +123,16 @@ static int full(ssize_t got, uint64_t size) { return got >= 0 && (uint64_t)got =
 
 /* --- write, verify, ack, records ---------------------------------------------------------------------------- */
 
+/* WRITE DMA FUA EXT by ATA PASS-THROUGH (16). Linux itself sends it only to disks with NCQ, which no IDE disk has. */
+static int write_fua(int fd, void *data, uint64_t size, uint64_t offset) {
+    uint64_t lba = offset / SECTOR, sectors = size / SECTOR;
+    uint8_t cdb[16] = {0x85, 6 << 1 | 1, 0x06, 0, 0, sectors >> 8, sectors, lba >> 24, lba, lba >> 32, lba >> 8, lba >> 40, lba >> 16,
+                       0x40, 0x3d}, sense[32];
+    struct sg_io_hdr io = {.interface_id = 'S', .dxfer_direction = SG_DXFER_TO_DEV, .cmd_len = sizeof cdb, .mx_sb_len = sizeof sense,
+                           .dxfer_len = size, .dxferp = data, .cmdp = cdb, .sbp = sense, .timeout = 30000};
+    return ioctl(fd, SG_IO, &io) || io.status || io.host_status || io.driver_status;
+}
+
 static int do_write(const char *device, const struct options *o, int acknowledge) {
     int fd = open_device(device, O_RDWR | O_DIRECT | (o->dsync ? O_DSYNC : 0));
     void *data = buffer(o->size);
@@ -129,7 +140,7 @@ static int do_write(const char *device, const struct options *o, int acknowledge
     for (uint64_t n = 1; n <= o->count; n++) {
         uint64_t offset = o->offset + (n - 1) * o->size, seq = acknowledge ? n : o->seq;
         fill(data, o->size, offset, seq);
-        if (!full(pwrite(fd, data, o->size, offset), o->size)) {
+        if (o->fua ? write_fua(fd, data, o->size, offset) : !full(pwrite(fd, data, o->size, offset), o->size)) {
             errors++;
             if (acknowledge) die(1, "record %llu: %s", (unsigned long long)n, strerror(errno));
         } else if (acknowledge) {
@@ -367,7 +378,7 @@ static struct options parse(int argc, char **argv) {
     struct { const char *name; uint64_t *value; int *flag; } known[] = {
         {"--count", &o.count, 0}, {"--size", &o.size, 0}, {"--offset", &o.offset, 0}, {"--seq", &o.seq, 0},
         {"--fsync-every", &o.fsync_every, 0}, {"--seconds", &o.seconds, 0}, {"--area", &o.area, 0}, {"--jobs", &o.jobs, 0},
-        {"--fsync", 0, &o.fsync}, {"--dsync", 0, &o.dsync}};
+        {"--fsync", 0, &o.fsync}, {"--dsync", 0, &o.dsync}, {"--fua", 0, &o.fua}};
     for (int i = 0; i < argc; i++) {
         unsigned k = 0, all = sizeof known / sizeof *known;
         if (!strcmp(argv[i], "on") || !strcmp(argv[i], "off")) {
@@ -385,6 +396,7 @@ static struct options parse(int argc, char **argv) {
         if (*end) die(2, "%s wants a number", known[k].name);
     }
     if (!o.size || o.size % SECTOR || o.offset % SECTOR || !o.jobs) die(2, "size and offset are in bytes, multiples of 512; jobs at least 1");
+    if (o.fua && o.size / SECTOR > 0xffff) die(2, "--fua writes at most 65535 sectors at once");
     return o;
 }
 

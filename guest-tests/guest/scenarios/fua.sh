@@ -1,14 +1,14 @@
-# Writes with O_DSYNC, which the block layer turns into FUA where the disk has it (boot with libata.fua=1).
+# WRITE DMA FUA EXT, sent past the block layer: Linux sends it to disks with NCQ only, which no IDE disk has, so
+# O_DSYNC would become writes and flushes here even with libata.fua=1. Emits what Linux makes of the disk nevertheless.
 #
 #   disk=sda  writes=8  size=4096
 disk=${disk:-sda}
 wait_disks "$disk" || exit 1
 read -r fua <"/sys/block/$disk/queue/fua"
-parameter=-
-[ ! -e /sys/module/libata/parameters/fua ] || read -r parameter </sys/module/libata/parameters/fua
-emit "fua dev=$disk queue=$fua libata=$parameter"
+emit "fua dev=$disk queue=$fua"
 sync_host "dev=$disk phase=ready"
-blkload write "$disk" --count "${writes:-8}" --size "${size:-4096}" --dsync
+blkload write "$disk" --count "${writes:-8}" --size "${size:-4096}" --fua
 status=$?
 sync_host "dev=$disk phase=loaded"
+blkload verify "$disk" --count "${writes:-8}" --size "${size:-4096}" || status=1
 exit $status

@@ -1,7 +1,11 @@
 // spindle: one binary, with subcommands. Each lives in a file of its own and declares itself to the parser.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include "tools/command.h"
+#include "vmm/output.h"
 
 namespace {
 
@@ -21,9 +25,24 @@ std::string one_line(std::string text) {
   return text;
 }
 
+// What whoever started us may have left in a state that costs data. False if it cannot be mended.
+bool prepare_process() {
+  // A write to a reader that has gone, or beyond the file size limit, is an error of that write (EPIPE,
+  // EFBIG) and not the end of the process.
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
+  // If standard input, output or error is closed, the next file opened takes its number: messages would be
+  // written into a disk image.
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (!prepare_process()) return spindle::tools::kExitUsage;  // and there is nowhere to say why
   CLI::App app("A small KVM monitor with emulated disks whose durability can be seen and controlled.",
                "spindle");
   app.set_version_flag("--version", "spindle " SPINDLE_VERSION);
@@ -36,10 +55,11 @@ int main(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     const std::string name = command_name(app);
     if (const auto unknown = app.remaining(); app.get_subcommands().empty() && !unknown.empty()) {
-      fmt::print(stderr, "spindle: there is no subcommand {}; see `spindle --help`\n", unknown.front());
+      spindle::vmm::say(
+          fmt::format("spindle: there is no subcommand {}; see `spindle --help`", unknown.front()));
       return spindle::tools::kExitUsage;
     }
-    fmt::print(stderr, "{}: {}; see `{} --help`\n", name, one_line(error.what()), name);
+    spindle::vmm::say(fmt::format("{}: {}; see `{} --help`", name, one_line(error.what()), name));
     return spindle::tools::kExitUsage;
   }
   return action();

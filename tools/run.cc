@@ -1,13 +1,12 @@
 // `spindle run`: boots a Linux kernel with disks. Turns the options into a vmm::Machine, runs it and gives
 // its outcome back as exit status. docs/running.md is the user's page.
-#include <fmt/format.h>
-
 #include <memory>
 
 #include "block/parse.h"
 #include "formats/register_formats.h"
 #include "tools/command.h"
 #include "vmm/machine.h"
+#include "vmm/output.h"
 #include "vmm/signals.h"
 
 namespace spindle::tools {
@@ -24,7 +23,7 @@ struct RunOptions {
 };
 
 int usage_error(const Error& error) {
-  fmt::print(stderr, "spindle run: {}\n", error.message());
+  vmm::say("spindle run: " + error.message());
   return kExitUsage;
 }
 
@@ -64,7 +63,7 @@ int run(const RunOptions& given) {
   std::vector<std::string> notes;
   auto machine = vmm::Machine::create(std::move(*options), registry, notes);
   if (!machine) return usage_error(machine.error());
-  for (const std::string& note : notes) fmt::print(stderr, "spindle run: {}\n", note);
+  for (const std::string& note : notes) vmm::say("spindle run: " + note);
 
   vmm::Machine& running = **machine;
   (*signals)->start(
@@ -76,7 +75,7 @@ int run(const RunOptions& given) {
       });
   const vmm::Outcome outcome = running.run();
   signals->reset();  // it may post to the machine until here
-  if (outcome.code != 0) fmt::print(stderr, "spindle run: {}\n", outcome.reason);
+  if (outcome.code != 0) vmm::say("spindle run: " + outcome.reason);
   return outcome.code;
 }
 

@@ -27,9 +27,11 @@ constexpr std::string_view kHelp =
 // poll() calls a pipe writable when that much fits, so such a write does not block.
 constexpr size_t kWriteSize = 4096;
 constexpr std::chrono::milliseconds kLastOutput{1000};
-// After EAGAIN from a terminal that poll() calls writable: with room for one byte it takes no line feed, which
-// needs two.
+// After EAGAIN from a terminal that poll() calls writable: with room for one byte it takes no line feed,
+// which needs two.
 constexpr std::chrono::milliseconds kRetry{10};
+// The thread that ends itself when nobody takes its output gets that much longer before it counts as hanging.
+constexpr std::chrono::milliseconds kSlack{250};
 
 }  // namespace
 
@@ -66,6 +68,7 @@ Console::Console(Fd wake, int input, int output, Fd file, bool stdio)
     : wake_(std::move(wake)), file_(std::move(file)), input_(input), output_(output), stdio_(stdio) {}
 
 Result<std::unique_ptr<Console>> Console::create(const ConsoleOptions& options) {
+  SPINDLE_TRY(Vcpu::install_kick_signal());  // stop() uses it
   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) return std::unexpected(Error::from_errno(errno, "eventfd", "the console"));
   Fd file;
@@ -121,8 +124,8 @@ void Console::stop() {
     wake();
     // The thread keeps the time itself, unless it hangs in a system call. A signal that comes just before the
     // call is lost, therefore more than one.
-    while (!changed_.wait_until(lock, progress_ + kLastOutput + kRetry, [this] { return finished_; })) {
-      if (std::chrono::steady_clock::now() < progress_ + kLastOutput + kRetry) continue;
+    while (!changed_.wait_until(lock, progress_ + kLastOutput + kSlack, [this] { return finished_; })) {
+      if (std::chrono::steady_clock::now() < progress_ + kLastOutput + kSlack) continue;
       abandon_ = true;
       pthread_kill(thread_.native_handle(), Vcpu::kKickSignal);
       if (changed_.wait_for(lock, kRetry, [this] { return finished_; })) break;
@@ -163,8 +166,8 @@ void Console::main() {
       stop = stop_;
       if (stop) {
         using std::chrono::milliseconds;
-        const auto left = std::chrono::ceil<milliseconds>(progress_ + kLastOutput -
-                                                          std::chrono::steady_clock::now());
+        const auto left =
+            std::chrono::ceil<milliseconds>(progress_ + kLastOutput - std::chrono::steady_clock::now());
         if (!have_output || abandon_ || left <= milliseconds(0)) return;
         timeout = static_cast<int>(left.count());
       }

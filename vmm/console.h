@@ -67,7 +67,7 @@ class Console final : public legacy::SerialLine {
   /// by the console's thread for Ctrl-A x.
   void start(legacy::SerialPort& port, std::function<void()> quit);
   /// Writes out what the guest said, as long as somebody takes it (a second without progress is the end), and
-  /// stops. Vcpu::install_kick_signal() must have run, for the case that a write blocks.
+  /// stops.
   void stop();
 
   bool transmit(uint8_t byte) override;
@@ -98,8 +98,8 @@ class Console final : public legacy::SerialLine {
   bool line_full_ = false;
   bool discard_ = false;
   bool stop_ = false;
-  bool abandon_ = false;   // stop at once
-  bool finished_ = false;  // the thread has
+  bool abandon_ = false;                            // stop at once
+  bool finished_ = false;                           // the thread has
   std::chrono::steady_clock::time_point progress_;  // when stop() was called, or the last write since
   std::condition_variable changed_;                 // finished_
   std::thread thread_;

@@ -1,33 +1,22 @@
 // The command line from outside: each error is one line that names what is wrong, and exits with 2.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "block/test_support/environment.h"
+
+namespace spindle {
 namespace {
 
-struct Run {
-  int status;
-  std::string output;  // stdout and stderr
-};
-
-Run spindle(const std::string& arguments) {
-  FILE* pipe = popen((SPINDLE_BINARY " " + arguments + " 2>&1 </dev/null").c_str(), "r");
-  REQUIRE(pipe);
-  Run run{};
-  char buffer[4096];
-  while (const size_t got = fread(buffer, 1, sizeof buffer, pipe)) run.output.append(buffer, got);
-  run.status = WEXITSTATUS(pclose(pipe));
-  return run;
+test::Command spindle(const std::string& arguments) {
+  return test::run_command("'" SPINDLE_BINARY "' " + arguments + " </dev/null");
 }
 
 void refused(const std::string& arguments, const std::string& word) {
-  const Run run = spindle(arguments);
+  const test::Command run = spindle(arguments);
   INFO(arguments << " -> " << run.output);
   CHECK(run.status == 2);
   CHECK(std::ranges::count(run.output, '\n') == 1);
@@ -39,7 +28,7 @@ void refused(const std::string& arguments, const std::string& word) {
 TEST_CASE("cli: help and version") {
   CHECK(spindle("--version").output.starts_with("spindle "));
   CHECK(spindle("--version").status == 0);
-  const Run help = spindle("run --help");
+  const test::Command help = spindle("run --help");
   CHECK(help.status == 0);
   for (const char* option : {"--kernel", "--initrd", "--append", "--cpus", "--memory", "--disk", "--console",
                              "--stats-json", "--no-reboot"}) {
@@ -48,9 +37,11 @@ TEST_CASE("cli: help and version") {
 }
 
 TEST_CASE("cli: user errors are one line and status 2") {
-  const std::string kernel = std::filesystem::temp_directory_path() / "spindle-cli-test-kernel";
+  const test::TempDir directory;
+  REQUIRE(directory.ok());
+  const std::string kernel = directory.file("kernel");
   std::ofstream(kernel) << "no kernel at all";
-  const std::string run = "run --kernel " + kernel + " ";
+  const std::string run = "run --kernel '" + kernel + "' ";
   refused("", "subcommand");
   refused("walk", "walk");
   refused("run", "--kernel");
@@ -76,10 +67,13 @@ TEST_CASE("cli: user errors are one line and status 2") {
               "--disk file=a,if=ide --disk file=b,if=ide --disk file=c,if=ide --disk file=d,if=ide --disk "
               "file=e,if=ide",
           "disk e");
-  std::filesystem::remove(kernel);
+  refused(run + "--stats-json /nonexistent/stats.json", "/nonexistent/stats.json");
+  refused(run + "--stats-json '" + directory.path() + "'", directory.path());
 }
 
 TEST_CASE("cli: without /dev/kvm the message says what to do") {
-  if (access("/dev/kvm", F_OK) == 0) return;
-  refused("run --kernel " SPINDLE_BINARY, "with-kvm");
+  if (access("/dev/kvm", F_OK) == 0) return test::skipped("there is a /dev/kvm");
+  refused("run --kernel '" SPINDLE_BINARY "'", "with-kvm");
 }
+
+}  // namespace spindle

@@ -63,6 +63,7 @@ void write_page_tables(const GuestMemory& memory) {
 }
 
 // CPUID bits by leaf.
+constexpr uint32_t kLeaf1EcxVmx = 1u << 5;
 constexpr uint32_t kLeaf1EcxTscDeadline = 1u << 24;
 constexpr uint32_t kLeaf1EcxXsave = 1u << 26;
 constexpr uint32_t kLeaf1EcxOsxsave = 1u << 27;
@@ -77,6 +78,7 @@ constexpr uint32_t kLeaf7EcxNeedXsave =
     1u << 1 | 1u << 3 | 1u << 4 | 1u << 6 | 1u << 9 | 1u << 10 | 1u << 11 | 1u << 12 | 1u << 14;
 constexpr uint32_t kLeaf7EdxNeedXsave =
     1u << 2 | 1u << 3 | 1u << 8 | 1u << 22 | 1u << 23 | 1u << 24 | 1u << 25;
+constexpr uint32_t kExtendedEcxSvm = 1u << 2;
 constexpr uint32_t kExtendedEcxNeedXsave = 1u << 11 /*XOP*/ | 1u << 16 /*FMA4*/;
 constexpr uint32_t kLeafXsave = 0xd;
 
@@ -115,6 +117,23 @@ void set_identity(kvm_cpuid_entry2& entry, const CpuidOptions& options) {
       entry.eax = options.cpu;
       entry.ebx = options.cpu;
       entry.ecx = 0;
+      break;
+    default:
+      break;
+  }
+}
+
+// A machine reset cannot take a processor out of a guest of its own (KVM refuses to set its state then).
+void hide_virtualisation(kvm_cpuid_entry2& entry) {
+  switch (entry.function) {
+    case 1:
+      entry.ecx &= ~kLeaf1EcxVmx;
+      break;
+    case 0x80000001:
+      entry.ecx &= ~kExtendedEcxSvm;
+      break;
+    case 0x8000000a:  // SVM's features
+      entry.eax = entry.ebx = entry.ecx = entry.edx = 0;
       break;
     default:
       break;
@@ -190,6 +209,7 @@ bool host_is_tcg() {
 std::vector<kvm_cpuid_entry2> make_cpuid(std::vector<kvm_cpuid_entry2> entries, const CpuidOptions& options) {
   for (kvm_cpuid_entry2& entry : entries) {
     set_identity(entry, options);
+    hide_virtualisation(entry);
     if (options.hide_xsave) hide_xsave(entry);
   }
   return entries;

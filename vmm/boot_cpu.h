@@ -3,7 +3,7 @@
 // processors wait for the kernel's INIT and STARTUP messages, which the APICs in the kernel handle.
 //
 // Also the CPUID tables: what KVM offers, with each processor's identity, the number of processors, and
-// without what the host at hand gets wrong.
+// without virtualisation (guests of the guest are not supported) and what the host at hand gets wrong.
 #pragma once
 
 #include <linux/kvm.h>

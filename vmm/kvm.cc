@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
@@ -33,6 +34,8 @@ constexpr unsigned long kSetGsiRouting = _IOW(KVMIO, 0x6a, CountAndPadding);
 constexpr unsigned long kGetMsrs = _IOWR(KVMIO, 0x88, CountAndPadding);
 constexpr unsigned long kSetMsrs = _IOW(KVMIO, 0x89, CountAndPadding);
 constexpr unsigned long kSetCpuid2 = _IOW(KVMIO, 0x90, CountAndPadding);
+
+constexpr uint32_t kLeaf1EcxXsave = 1u << 26;  // CPUID
 
 template <typename Header, typename Entry>
 class List {
@@ -102,6 +105,24 @@ Error open_error(const std::string& path, int number) {
     default:
       error.detail =
           "does this processor have virtualisation? guest-tests/with-kvm runs a command where KVM works";
+  }
+  return error;
+}
+
+// /dev/kvm is there and can be opened, and yet KVM makes no machine.
+Error create_error(Error error) {
+  switch (error.number) {
+    case EBUSY:
+      error.detail = "another hypervisor (VirtualBox, VMware) has the processor: end its machines first";
+      break;
+    case ENOMEM:
+      error.detail = "the host has too little memory left";
+      break;
+    default:
+      error.detail =
+          "this host's KVM does not work; dmesg may say why, and guest-tests/with-kvm runs a command where "
+          "it "
+          "does";
   }
   return error;
 }
@@ -183,7 +204,7 @@ Result<std::vector<uint32_t>> Kvm::msr_indices() const {
 
 Result<std::unique_ptr<Vm>> Vm::create(const Kvm& kvm) {
   auto made = call(kvm.fd(), KVM_CREATE_VM, "KVM_CREATE_VM", 0);
-  if (!made) return std::unexpected(made.error());
+  if (!made) return std::unexpected(create_error(made.error()));
   std::unique_ptr<Vm> vm(new Vm(kvm, Fd(*made)));
   // Intel processors without unrestricted guest need these pages before the first vCPU; others ignore them.
   const uint64_t identity = kKvmIdentityMapAddress;
@@ -327,6 +348,9 @@ void KvmCpu::set_immediate_exit(bool on) {
 }
 
 Result<> KvmCpu::set_cpuid(const std::vector<kvm_cpuid_entry2>& entries) {
+  has_xsave_ = std::ranges::any_of(entries, [](const kvm_cpuid_entry2& entry) {
+    return entry.function == 1 && (entry.ecx & kLeaf1EcxXsave);
+  });
   CpuidList list(entries);
   return call_void(fd_.get(), kSetCpuid2, "KVM_SET_CPUID2", list.header());
 }
@@ -354,6 +378,7 @@ Result<KvmCpu::State> KvmCpu::state(const std::vector<uint32_t>& msr_indices) co
   SPINDLE_TRY(call(fd, KVM_GET_MP_STATE, "KVM_GET_MP_STATE", &state.mp_state));
   SPINDLE_TRY(call(fd, KVM_GET_VCPU_EVENTS, "KVM_GET_VCPU_EVENTS", &state.events));
   SPINDLE_TRY(call(fd, KVM_GET_DEBUGREGS, "KVM_GET_DEBUGREGS", &state.debug));
+  if (has_xsave_) SPINDLE_TRY(call(fd, KVM_GET_XCRS, "KVM_GET_XCRS", &state.xcrs.emplace()));
   // One at a time: the list names registers that this vCPU's CPUID may hide, and reading stops at such a one.
   for (uint32_t index : msr_indices) {
     MsrList one(std::vector{kvm_msr_entry{.index = index, .reserved = 0, .data = 0}});
@@ -368,6 +393,7 @@ Result<> KvmCpu::set_state(const State& state) {
   SPINDLE_TRY(call(fd, KVM_SET_SREGS, "KVM_SET_SREGS", &state.sregs));
   SPINDLE_TRY(call(fd, KVM_SET_REGS, "KVM_SET_REGS", &state.regs));
   SPINDLE_TRY(call(fd, KVM_SET_FPU, "KVM_SET_FPU", &state.fpu));
+  if (state.xcrs) SPINDLE_TRY(call(fd, KVM_SET_XCRS, "KVM_SET_XCRS", &*state.xcrs));
   for (const kvm_msr_entry& msr : state.msrs) {
     MsrList one(std::vector{msr});
     // Some can be read but not written; their value is not the guest's either.

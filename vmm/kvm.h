@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,7 @@ class KvmCpu {
     kvm_mp_state mp_state{};
     kvm_vcpu_events events{};
     kvm_debugregs debug{};
+    std::optional<kvm_xcrs> xcrs;  // if the processor has XSAVE
     std::vector<kvm_msr_entry> msrs;
   };
   Result<State> state(const std::vector<uint32_t>& msr_indices) const;
@@ -139,6 +141,7 @@ class KvmCpu {
   unsigned id_;
   kvm_run* run_;
   size_t run_size_;
+  bool has_xsave_ = false;  // as its CPUID says
 };
 
 }  // namespace spindle::vmm

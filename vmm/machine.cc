@@ -44,6 +44,7 @@ Result<> Machine::build(const FormatRegistry& registry, std::vector<std::string>
     return std::unexpected(Error::invalid(
         "cpus", "", fmt::format("{} CPUs are not possible; give 1 to {}", options_.cpus, kMaxCpus)));
   }
+  if (!options_.stats_file.empty()) SPINDLE_TRY(check_json_file(options_.stats_file));
   auto places = place_disks(options_.disks);
   if (!places) return std::unexpected(places.error());
   auto kernel = BootFile::open(options_.kernel, "kernel");
@@ -221,7 +222,8 @@ Outcome Machine::react() {
       case MachineEvent::Kind::Quit:
         return {.code = 0, .reason = event.detail};
       case MachineEvent::Kind::WriteStatistics:
-        write_statistics(std::nullopt);
+        if (auto written = write_statistics(std::nullopt); !written)
+          say("spindle: statistics: " + written.error().message());
         break;
       case MachineEvent::Kind::Reset:
         if (!options_.reboot) return {.code = 0, .reason = "guest reset"};
@@ -262,7 +264,10 @@ Outcome Machine::finish(Outcome outcome) {
       outcome = {.code = 1, .reason = "a disk did not close cleanly: " + error.message()};
     say("spindle: closing a disk: " + error.message());
   }
-  write_statistics(outcome);
+  if (auto written = write_statistics(outcome); !written) {
+    say("spindle: statistics: " + written.error().message());
+    if (outcome.code == 0) outcome = {.code = 1, .reason = "the statistics could not be written"};
+  }
   console_->stop();
   bus_.reset();
   disks_.reset();
@@ -287,13 +292,11 @@ nlohmann::ordered_json Machine::statistics() {
   return json;
 }
 
-void Machine::write_statistics(const std::optional<Outcome>& outcome) {
-  if (options_.stats_file.empty()) return;
+Result<> Machine::write_statistics(const std::optional<Outcome>& outcome) {
+  if (options_.stats_file.empty()) return {};
   auto json = statistics();
   if (outcome) json["exit"] = {{"reason", outcome->reason}, {"code", outcome->code}};
-  if (auto written = write_json_file(options_.stats_file, json); !written) {
-    say("spindle: statistics: " + written.error().message());
-  }
+  return write_json_file(options_.stats_file, json);
 }
 
 }  // namespace spindle::vmm

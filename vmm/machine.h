@@ -89,7 +89,7 @@ class Machine {
   void pause_all();
   void on_cpu_event(unsigned cpu, const CpuEvent& event);
   nlohmann::ordered_json statistics();
-  void write_statistics(const std::optional<Outcome>& outcome);
+  Result<> write_statistics(const std::optional<Outcome>& outcome);
   MachineEvent next_event();
 
   MachineOptions options_;

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "block/test_support/environment.h"
 #include "vmm/acpi.h"
 #include "vmm/boot_cpu.h"
 #include "vmm/console.h"
@@ -77,7 +78,7 @@ TEST_CASE("acpi: the chain of tables is whole, summed and says what the machine 
 }
 
 TEST_CASE("cpuid: each processor has its identity, and XSAVE goes with all that needs it") {
-  std::vector<kvm_cpuid_entry2> supported(5);
+  std::vector<kvm_cpuid_entry2> supported(7);
   supported[0].function = 1;
   supported[0].ecx = ~0u;
   supported[1].function = 7;
@@ -88,6 +89,10 @@ TEST_CASE("cpuid: each processor has its identity, and XSAVE goes with all that 
   supported[3].index = 1;
   supported[4].function = 0x80000008;
   supported[4].eax = 40;
+  supported[5].function = 0x80000001;
+  supported[5].ecx = ~0u;
+  supported[6].function = 0x8000000a;
+  supported[6].edx = ~0u;
   CHECK(physical_address_bits(supported) == 40);
   CHECK(physical_address_bits({}) == 36);
   auto cpuid = make_cpuid(supported, {.cpu = 2, .cpus = 3, .tsc_deadline = true});
@@ -95,6 +100,10 @@ TEST_CASE("cpuid: each processor has its identity, and XSAVE goes with all that 
   CHECK(((cpuid[0].ebx >> 16) & 0xff) == 3);
   CHECK((cpuid[0].edx & 1u << 28) != 0);
   CHECK((cpuid[0].ecx & 1u << 26) != 0);
+  CHECK((cpuid[0].ecx & 1u << 5) == 0);  // VMX
+  CHECK((cpuid[5].ecx & 1u << 2) == 0);  // SVM
+  CHECK((cpuid[5].ecx & 1u << 0) != 0);
+  CHECK(cpuid[6].edx == 0);
   CHECK(cpuid[3].edx == 2);
   CHECK(cpuid[3].ebx == 3);
   CHECK(cpuid[3].eax == 2);
@@ -158,15 +167,51 @@ TEST_CASE("statistics: guest pages are told from the monitor's") {
 }
 
 TEST_CASE("statistics: the file is replaced as a whole, and errors are told") {
-  const std::string directory = std::filesystem::temp_directory_path() / "spindle-stats-test";
-  std::filesystem::create_directories(directory);
-  const std::string file = directory + "/s.json";
+  const test::TempDir directory;
+  REQUIRE(directory.ok());
+  const std::string file = directory.file("s.json");
+  REQUIRE(check_json_file(file));
+  CHECK_FALSE(std::filesystem::exists(file));  // a check leaves nothing
   REQUIRE(write_json_file(file, {{"a", 1}}));
   REQUIRE(write_json_file(file, {{"a", "not \xff UTF-8"}}));
   CHECK(nlohmann::json::parse(std::ifstream(file)).contains("a"));
-  CHECK_FALSE(std::filesystem::exists(file + ".tmp"));
-  std::filesystem::remove_all(directory);
-  CHECK_FALSE(write_json_file(file, {}));
+  const std::string longest = directory.file(std::string(255, 'n'));
+  REQUIRE(write_json_file(longest, {{"a", 1}}));
+  for (const char* bad : {"none/s.json", "."}) {
+    CHECK_FALSE(check_json_file(directory.file(bad)));
+    CHECK_FALSE(write_json_file(directory.file(bad), {}));
+  }
+  const auto entries = std::filesystem::directory_iterator(directory.path());
+  CHECK(std::distance(begin(entries), end(entries)) == 2);  // and nothing temporary
+}
+
+TEST_CASE("statistics: links are followed, and what is no regular file stays what it is") {
+  const test::TempDir directory;
+  REQUIRE(directory.ok());
+  const std::string link = directory.file("link"), target = directory.file("target"),
+                    fifo = directory.file("fifo");
+  std::filesystem::create_symlink("target", link);
+  for (int value : {1, 2}) {  // the link's target is made, then replaced
+    REQUIRE(check_json_file(link));
+    REQUIRE(write_json_file(link, {{"a", value}}));
+    CHECK(std::filesystem::is_symlink(link));
+    CHECK(nlohmann::json::parse(std::ifstream(target)).at("a") == value);
+  }
+  const std::string loop = directory.file("loop");
+  std::filesystem::create_symlink("loop", loop);
+  CHECK_FALSE(check_json_file(loop));
+  REQUIRE(check_json_file("/dev/null"));
+  REQUIRE(write_json_file("/dev/null", {}));
+  CHECK(std::filesystem::is_character_file("/dev/null"));
+  CHECK_FALSE(write_json_file("/dev/full", {}));
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  CHECK(check_json_file(fifo));
+  CHECK_FALSE(write_json_file(fifo, {}));  // nobody reads it
+  const Fd reader(open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE(write_json_file(fifo, {{"a", 1}}));
+  char bytes[100];
+  CHECK(read(reader.get(), bytes, sizeof bytes) > 0);
+  CHECK(std::filesystem::is_fifo(fifo));
 }
 
 TEST_CASE("console: options and keys") {

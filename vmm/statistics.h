@@ -19,7 +19,12 @@ struct MemoryUse {
 /// guest's.
 Result<MemoryUse> memory_use(const std::string& guest_memfd, const std::string& smaps = "/proc/self/smaps");
 
-/// Replaces `file` as one step: who reads it sees the old or the new one, never a part.
+/// Replaces `file` as one step: who reads it sees the old or the new one, never a part. Symbolic links are
+/// followed. What is no regular file (/dev/null, a FIFO) is written to directly, without waiting for a
+/// reader.
 Result<> write_json_file(const std::string& file, const nlohmann::ordered_json& json);
+
+/// Whether write_json_file() could do its work now, as far as that can be told without touching `file`.
+Result<> check_json_file(const std::string& file);
 
 }  // namespace spindle::vmm

@@ -11,7 +11,10 @@
 namespace spindle::vmm {
 namespace {
 
-constexpr int kFatalSignals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGQUIT, SIGTRAP, SIGSYS};
+// All whose default is to end the process, without those that signals.cc takes or that cannot be caught, and
+// SIGUSR2, which kicks vCPUs. Signals for real-time use end it too; nobody sends these by accident.
+constexpr int kFatalSignals[] = {SIGABRT, SIGSEGV, SIGBUS,  SIGILL,    SIGFPE,  SIGQUIT,   SIGTRAP, SIGSYS,
+                                 SIGALRM, SIGXCPU, SIGPROF, SIGVTALRM, SIGPOLL, SIGSTKFLT, SIGPWR};
 
 // Written before the handlers are installed, only read by them.
 termios saved;
@@ -37,7 +40,10 @@ void Terminal::make_raw(int fd) {
   struct sigaction action {};
   action.sa_handler = on_fatal_signal;
   sigemptyset(&action.sa_mask);
-  for (size_t i = 0; i < std::size(kFatalSignals); ++i) sigaction(kFatalSignals[i], &action, &previous[i]);
+  for (size_t i = 0; i < std::size(kFatalSignals); ++i) {
+    sigaction(kFatalSignals[i], nullptr, &previous[i]);
+    if (previous[i].sa_handler != SIG_IGN) sigaction(kFatalSignals[i], &action, nullptr);
+  }
   termios raw = saved;
   raw.c_iflag &= ~static_cast<tcflag_t>(IGNBRK | BRKINT | PARMRK | ISTRIP | INLCR | IGNCR | ICRNL | IXON);
   raw.c_lflag &= ~static_cast<tcflag_t>(ECHO | ECHONL | ICANON | ISIG | IEXTEN);
@@ -51,7 +57,14 @@ void Terminal::make_raw(int fd) {
 }
 
 void Terminal::restore() {
-  if (is_raw.exchange(false)) tcsetattr(saved_fd, TCSANOW, &saved);
+  if (!is_raw.exchange(false)) return;
+  // From the background (stopped, then continued with bg), tcsetattr() would stop the process instead.
+  sigset_t stop, before;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTTOU);
+  pthread_sigmask(SIG_BLOCK, &stop, &before);
+  tcsetattr(saved_fd, TCSANOW, &saved);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 }  // namespace spindle::vmm

@@ -1,5 +1,6 @@
 // Terminal: raw mode for the terminal on standard input, and the way back. Whatever ends the process (return
-// from main, exit(), a fatal signal, abort) puts the terminal back as it was; only SIGKILL cannot be helped.
+// from main, exit(), a fatal signal, abort) puts the terminal back as it was; only SIGKILL and the real-time
+// signals cannot be helped.
 #pragma once
 
 namespace spindle::vmm {

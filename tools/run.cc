@@ -117,8 +117,9 @@ void add_run_command(CLI::App& app, Action& action) {
   command->footer(
       "Exit status: 0 the guest switched off, or the run was ended by the user; 1 the guest panicked, a "
       "processor\n"
-      "failed, or a disk or the statistics could not be written; 2 something about the options or this host must be mended "
-      "first.\n"
+      "failed, or a disk or the statistics could not be written; 2 something about the options or this host "
+      "must be\n"
+      "mended first.\n"
       "Keys on the console: Ctrl-A x quits, Ctrl-A h helps, Ctrl-A Ctrl-A sends Ctrl-A.");
   command->callback([options, &action] { action = [options] { return run(*options); }; });
 }

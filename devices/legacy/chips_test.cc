@@ -197,6 +197,16 @@ TEST_CASE("rtc: time, date and century, BCD and binary, 12 and 24 hours") {
     CHECK(reg(2) == 0x16);
     CHECK(reg(7) == 0x29);
   }
+  SUBCASE("years that do not fit nanoseconds") {
+    set(11, 0x06);
+    for (uint8_t century : {0, 16, 23, 99, 255}) {
+      set(0x32, century);
+      CHECK(reg(0x32) == century);
+      CHECK(reg(9) == 27);
+      now += seconds(1);
+      CHECK((reg(12) & 0x10) != 0);  // the second turned
+    }
+  }
   SUBCASE("memory and alarm registers are kept") {
     set(0x40, 0xa5);
     set(1, 0x12);

@@ -81,7 +81,7 @@ Result<Fd> create_beside(const Target& target, std::string& name) {
     Fd fd(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (fd) return fd;
     if (errno == EEXIST && attempt < 100) continue;
-    Error error = Error::from_errno(errno, "create a file beside", target.file);
+    Error error = Error::from_errno(errno, "replace", target.file);
     error.detail = "its directory must exist and be writable";
     return std::unexpected(std::move(error));
   }

@@ -87,7 +87,12 @@ void add_run_command(CLI::App& app, Action& action) {
   command->add_option("--kernel", options->machine.kernel, "vmlinux (ELF) or bzImage")
       ->required()
       ->type_name("FILE");
-  command->add_option("--initrd", options->machine.initrd, "initial RAM disk")->type_name("FILE");
+  const auto not_empty = [](const std::string& value) {
+    return value.empty() ? std::string("needs a file name, not nothing") : std::string();
+  };
+  command->add_option("--initrd", options->machine.initrd, "initial RAM disk")
+      ->type_name("FILE")
+      ->check(not_empty);
   command->add_option("--append", options->machine.command_line, "kernel command line")
       ->type_name("CMDLINE")
       ->capture_default_str();
@@ -112,7 +117,8 @@ void add_run_command(CLI::App& app, Action& action) {
   command
       ->add_option("--stats-json", options->machine.stats_file,
                    "write counters to this file at the end, and at each SIGUSR1")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty);
   command->add_flag("--no-reboot", options->no_reboot, "a guest reset ends the run with status 0");
   command->footer(
       "Exit status: 0 the guest switched off, or the run was ended by the user; 1 the guest panicked, a "

@@ -23,22 +23,35 @@ Result<std::unique_ptr<SignalWatcher>> SignalWatcher::create() {
   Fd signals(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   Fd stop(eventfd(0, EFD_CLOEXEC));
   if (!signals || !stop) return std::unexpected(Error::from_errno(errno, "signalfd", ""));
-  return std::unique_ptr<SignalWatcher>(new SignalWatcher(std::move(signals), std::move(stop)));
+  auto watcher = std::unique_ptr<SignalWatcher>(new SignalWatcher(std::move(signals), std::move(stop)));
+  watcher->thread_ = std::thread([self = watcher.get()] {
+    pthread_setname_np(pthread_self(), "signals");
+    self->main();
+  });
+  return watcher;
 }
 
 SignalWatcher::~SignalWatcher() {
-  if (!thread_.joinable()) return;
   eventfd_write(stop_.get(), 1);
   thread_.join();
 }
 
 void SignalWatcher::start(std::function<void(std::string)> on_end, std::function<void()> on_statistics) {
+  std::lock_guard lock(mutex_);
   on_end_ = std::move(on_end);
   on_statistics_ = std::move(on_statistics);
-  thread_ = std::thread([this] {
-    pthread_setname_np(pthread_self(), "signals");
-    main();
-  });
+}
+
+// False if the process must end now.
+bool SignalWatcher::tell(unsigned number, bool ending) {
+  std::lock_guard lock(mutex_);
+  if (number == SIGUSR1) {
+    if (on_statistics_) on_statistics_();
+    return true;
+  }
+  if (ending || !on_end_) return false;
+  on_end_(std::string("SIG") + sigabbrev_np(static_cast<int>(number)));
+  return true;
 }
 
 void SignalWatcher::main() {
@@ -49,15 +62,11 @@ void SignalWatcher::main() {
     if (fds[0].revents) return;
     signalfd_siginfo info;
     if (read(signals_.get(), &info, sizeof info) != sizeof info) continue;
-    if (info.ssi_signo == SIGUSR1) {
-      on_statistics_();
-    } else if (!ending) {
-      ending = true;
-      on_end_(std::string("SIG") + sigabbrev_np(static_cast<int>(info.ssi_signo)));
-    } else {
+    if (!tell(info.ssi_signo, ending)) {
       Terminal::restore();
       _exit(128 + static_cast<int>(info.ssi_signo));
     }
+    ending |= info.ssi_signo != SIGUSR1;
   }
 }
 

@@ -2,8 +2,10 @@
 // else.
 //
 //   SIGTERM, SIGINT, SIGHUP  the first: `on_end` (stop, drain, flush, close); the second ends the process at
-//   once,
-//                            with status 128 + its number and the terminal restored, whatever hangs
+//   once, with
+//                            status 128 + its number and the terminal restored, whatever hangs. Before
+//                            start() nothing has been promised yet (images are being opened), so there the
+//                            first does that
 //   SIGUSR1                  `on_statistics`
 //
 // They are blocked in the whole process: create the watcher before any other thread.
@@ -11,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -21,21 +24,23 @@ namespace spindle::vmm {
 
 class SignalWatcher {
  public:
-  /// Blocks the signals; nothing is watched before start().
+  /// Blocks the signals and watches them.
   static Result<std::unique_ptr<SignalWatcher>> create();
   ~SignalWatcher();
   SignalWatcher(const SignalWatcher&) = delete;
   SignalWatcher& operator=(const SignalWatcher&) = delete;
 
-  /// Both are called by the watcher's thread. `on_end` gets "SIGTERM".
+  /// The machine runs. Both are called by the watcher's thread. `on_end` gets "SIGTERM".
   void start(std::function<void(std::string name)> on_end, std::function<void()> on_statistics);
 
  private:
   SignalWatcher(Fd signals, Fd stop) : signals_(std::move(signals)), stop_(std::move(stop)) {}
   void main();
+  bool tell(unsigned number, bool ending);
 
   Fd signals_;
   Fd stop_;
+  std::mutex mutex_;  // guards the two below
   std::function<void(std::string)> on_end_;
   std::function<void()> on_statistics_;
   std::thread thread_;

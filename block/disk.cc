@@ -246,7 +246,8 @@ Task<void> Disk::drain() {
 Task<Result<>> Disk::close() {
   co_await drain();
   Result<> first;
-  if (!options_.read_only && node_->sequencer().dirty()) first = co_await flush_for(Reason::Background);
+  const FlushSequencer& sequencer = node_->sequencer();
+  if (sequencer.modified_here() && sequencer.dirty()) first = co_await flush_for(Reason::Background);
   auto closed = co_await node_->close();
   if (first && !closed) first = std::move(closed);
   co_return first;

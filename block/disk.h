@@ -81,8 +81,8 @@ class Disk {
   /// Returns when no request is in flight. New ones may still be started; the caller has stopped their
   /// source.
   Task<void> drain();
-  /// drain, flush what is dirty (as flushes_background), close the node. The first error is returned, all
-  /// steps are done.
+  /// drain, flush what was modified and is dirty (as flushes_background), close the node. The first error is
+  /// returned, all steps are done.
   Task<Result<>> close();
 
   void set_mutation(DiskMutation mutation) { mutation_ = mutation; }

@@ -225,8 +225,14 @@ TEST_CASE("drain returns when the last request has ended") {
   CHECK(drained);
 }
 
-TEST_CASE("close flushes a dirty disk as a background flush, and a clean one not at all") {
+TEST_CASE("close flushes what was modified as a background flush, and a clean or untouched disk not at all") {
+  Bench untouched;
+  CHECK(succeeded(untouched.start(untouched.disk.close())));
+  CHECK(untouched.disk.counters().flushes_background.value() == 0);
+
   Bench dirty;
+  dirty.write();
+  dirty.release_write();
   auto closed = dirty.start(dirty.disk.close());
   dirty.release_flush();
   CHECK(succeeded(closed));

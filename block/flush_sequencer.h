@@ -73,6 +73,9 @@ class FlushSequencer {
   const std::optional<Error>& failure() const { return failure_; }
 
   bool dirty() const { return clean_to_ < completed_; }
+  /// Something was modified since the node was opened, rather than dirty only because nobody knows what came
+  /// before.
+  bool modified_here() const { return completed_ > 1; }
   /// The elision switch (`flush-elision=off`): every flush is then issued or shared. For measuring.
   void set_elision(bool on) { elision_ = on; }
   void set_mutation(SequencerMutation mutation) { mutation_ = mutation; }

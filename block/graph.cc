@@ -42,12 +42,17 @@ Result<std::shared_ptr<Node>> open_protocol(Reactor& reactor, const DiskSpec& sp
 Result<> check_size(const Node& top, const DiskSpec& spec) {
   const uint64_t size = top.size();
   if (size != 0 && size % kSector == 0) return {};
-  const uint64_t wanted = size == 0 ? 1ull << 30 : (size + kSector - 1) / kSector * kSector;
-  return std::unexpected(Error::invalid(
-      "open", spec.file,
-      fmt::format("its size of {} bytes is {}; a disk needs whole sectors of 512: make it longer, as with "
-                  "truncate -s {} {}",
-                  size, size == 0 ? "nothing" : "no multiple of 512", wanted, spec.file)));
+  std::string text = fmt::format("its size of {} bytes is {}; a disk needs whole sectors of 512: ", size,
+                                 size == 0 ? "nothing" : "no multiple of 512");
+  // The advice must be safe to follow: where a window was asked for, the file is not what is wrong.
+  if (!spec.format_options.empty() || spec.null_size) {
+    text += "give another size= or offset=";
+  } else if (size == 0) {
+    text += fmt::format("make it longer, as with truncate -s 1G {}", spec.file);
+  } else {
+    text += fmt::format("make it longer, as with truncate -s +{} {}", kSector - size % kSector, spec.file);
+  }
+  return std::unexpected(Error::invalid("open", spec.file, std::move(text)));
 }
 
 }  // namespace

@@ -63,6 +63,25 @@ std::string_view to_string(ErrorKind kind) {
   return "unknown error";
 }
 
+namespace {
+
+// Names come from users and images: what a terminal would obey is shown as \\xNN, and a message stays one
+// line.
+std::string printable(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      result += fmt::format("\\x{:02x}", byte);
+    } else {
+      result += c;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
 std::string Error::message() const {
   std::string text = operation;
   if (!node.empty()) text += fmt::format("{}{}", text.empty() ? "" : " of ", node);
@@ -76,7 +95,7 @@ std::string Error::message() const {
   } else {
     text += to_string(kind);
   }
-  return text;
+  return printable(text);
 }
 
 Error Error::from_errno(int number, std::string operation, std::string node, uint64_t offset) {

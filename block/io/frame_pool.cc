@@ -27,11 +27,10 @@ struct FreeFrame {
 struct FreeLists {
   std::array<FreeFrame*, kClasses> heads{};
   ~FreeLists() {
-    for (FreeFrame* frame : heads) {
-      while (frame) {
-        FreeFrame* next = frame->next;
+    for (FreeFrame*& head : heads) {  // left empty: frames may still come and go while a thread ends
+      while (FreeFrame* frame = head) {
+        head = frame->next;
         ::operator delete(frame);
-        frame = next;
       }
     }
   }

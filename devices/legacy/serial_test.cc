@@ -53,7 +53,8 @@ TEST_CASE_FIXTURE(Fixture, "serial: output goes to the line and the transmitter 
   CHECK_FALSE(pin.level);
 }
 
-TEST_CASE_FIXTURE(Fixture, "serial: the transmitter interrupt comes when it is enabled, and goes when it was read") {
+TEST_CASE_FIXTURE(Fixture,
+                  "serial: the transmitter interrupt comes when it is enabled, and goes when it was read") {
   out(1, 0x02);
   CHECK(pin.level);
   CHECK(in(2) == kTransmitterEmpty);

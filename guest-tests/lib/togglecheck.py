@@ -109,7 +109,7 @@ def rows(images: guestimage.Images, directory: Path, cache: str, size: int = 64 
                           parameters={"disks": "sda,vda", "writes": WRITES, "fsync_every": FSYNC_EVERY}) as machine:
         last: dict[str, dict[str, int]] = {}
         mode_of = dict.fromkeys(disks, configured)
-        todo = [(device, *step) for device in disks for step in steps(device)]
+        due = [(device, *step) for device in disks for step in steps(device)]
         problems: list[str] = []
         state = toggled = None
         while event := machine.next_event():
@@ -126,7 +126,7 @@ def rows(images: guestimage.Images, directory: Path, cache: str, size: int = 64 
                 machine.resume()
             elif event.kind == "sync":
                 device, method, mode = event["dev"], event["method"], event["mode"]
-                if not todo or todo.pop(0) != (device, method, mode):
+                if not due or due.pop(0) != (device, method, mode):
                     raise guestrun.Error(f"{machine.name}: {device} {method} {mode} is no step that was due")
                 now = machine.stats()
                 wce = configured if mode == "configured" else mode == "on"
@@ -146,8 +146,8 @@ def rows(images: guestimage.Images, directory: Path, cache: str, size: int = 64 
                 if event["status"] != "0":
                     raise guestrun.Error(f"{machine.name}: the scenario ended with {event['status']}: {machine.tail()}")
         status = machine.wait()
-        if todo or problems:
-            raise guestrun.Error(f"{machine.name}: {len(todo)} steps were left out; {'; '.join(problems)}; {machine.tail()}")
+        if due or problems:
+            raise guestrun.Error(f"{machine.name}: {len(due)} steps were left out; {'; '.join(problems)}; {machine.tail()}")
         if status != 0:
             raise guestrun.Error(f"{machine.name}: the monitor ended with {status}: {machine.stderr()}")
 

@@ -92,8 +92,8 @@ def tests_of(directory: Path, label: str | None) -> list[tuple[str, list[str], s
     found = []
     for test in json.loads(shown.stdout)["tests"]:
         properties = {p["name"]: p["value"] for p in test.get("properties", [])}
-        found.append((test["name"], test.get("command", []),  # which is not there before the build
-                       properties.get("WORKING_DIRECTORY", str(directory)),
+        # Before the build there is no command yet.
+        found.append((test["name"], test.get("command", []), properties.get("WORKING_DIRECTORY", str(directory)),
                       float(properties.get("TIMEOUT", 600))))
     return found
 

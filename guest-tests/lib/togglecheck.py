@@ -105,7 +105,7 @@ def rows(images: guestimage.Images, directory: Path, cache: str, size: int = 64 
         file.open("r+b").truncate(size)
         disks[device] = guestrun.Disk(file, bus=bus, cache=cache, options=(f"id={device}",))
     configured = cache not in ("writethrough", "directsync")
-    with guestrun.Machine(images, list(disks.values()), directory=directory, scenario="toggle", name=f"toggle-{cache}",
+    with guestrun.started(images, list(disks.values()), directory=directory, scenario="toggle", name=f"toggle-{cache}",
                           parameters={"disks": "sda,vda", "writes": WRITES, "fsync_every": FSYNC_EVERY}) as machine:
         last: dict[str, dict[str, int]] = {}
         mode_of = dict.fromkeys(disks, configured)

@@ -9,10 +9,11 @@ MIB = 1 << 20
 
 
 def run(context):
-    _bzimage(context)
-    _four_cpus(context)
-    _endings(context)
-    _locking(context)
+    for part in (_bzimage, _four_cpus, _endings, _locking):
+        try:
+            part(context)
+        except guestrun.Error as e:
+            context.check(part.__name__.strip("_"), e)
 
 
 def _ended(machine, wanted, *words):

@@ -205,6 +205,12 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
   std::set<std::string> seen;
   bool null_file = false;
   for (const auto& [key, value] : items) {
+    if (!value && key.empty()) {
+      return std::unexpected(spec_error(
+          items.size() == 1
+              ? "it is empty: name the image, as in file=disk.img,format=raw"
+              : "there is a comma too many: two commas stand for one inside a value, none for the end"));
+    }
     if (!value || key.empty()) {
       return std::unexpected(
           spec_error(fmt::format("\"{}\" is no option: write key=value, with commas between them "

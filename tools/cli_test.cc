@@ -49,6 +49,9 @@ TEST_CASE("cli: user errors are one line and status 2") {
   refused(run + "--cpus 0", "1 to 8");
   refused(run + "--cpus 9", "1 to 8");
   refused(run + "--cpus many", "many");
+  refused(run + "--cpus many", "1 to 8");
+  refused(run + "--cpus ''", "cpus");
+  refused(run + "--memory 0x10", "64M");  // a bare number, so MiB
   refused(run + "--memory 1M", "64M");
   refused(run + "--memory 99999999G", "too much");
   refused(run + "--memory 3000G", "1T");
@@ -61,6 +64,7 @@ TEST_CASE("cli: user errors are one line and status 2") {
   refused(run + "--disk file=x,if=floppy", "floppy");
   refused(run + "--disk file=x,colour=blue", "colour");
   refused(run + "--disk file=x,format=tar", "tar");
+  refused(run + "--disk file=x --disk file=y,cache=fast", "--disk file=y,cache=fast");  // which of them
   refused(run + "--disk file=x,if=ide,bus=0,unit=0 --disk file=y,if=ide,bus=0,unit=0",
           "unit 0 has a disk already");
   refused(run +

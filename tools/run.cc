@@ -1,5 +1,8 @@
 // `spindle run`: boots a Linux kernel with disks. Turns the options into a vmm::Machine, runs it and gives
 // its outcome back as exit status. docs/running.md is the user's page.
+#include <fmt/format.h>
+
+#include <limits>
 #include <memory>
 
 #include "block/parse.h"
@@ -11,6 +14,9 @@
 
 namespace spindle::tools {
 namespace {
+
+constexpr uint64_t kMebi = uint64_t{1} << 20;
+constexpr uint64_t kLargestMemory = std::numeric_limits<int64_t>::max();  // far more than the machine takes
 
 constexpr const char* kDefaultCommandLine = "console=ttyS0";
 
@@ -29,8 +35,10 @@ int usage_error(const Error& error) {
 
 // As QEMU's -m: a bare number is MiB.
 Result<uint64_t> parse_memory(const std::string& text) {
-  const bool bare = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-  const auto bytes = parse_size(bare ? text + "M" : text);
+  std::optional<uint64_t> bytes = parse_size(text);
+  if (const auto number = parse_number(text)) {
+    bytes = *number <= kLargestMemory / kMebi ? std::optional(*number * kMebi) : kLargestMemory;
+  }
   if (!bytes) return std::unexpected(Error::invalid("memory", text, "not a size; write it like 512M or 2G"));
   return *bytes;
 }
@@ -46,7 +54,10 @@ Result<vmm::MachineOptions> machine_options(const RunOptions& given, const Forma
   options.console = *console;
   for (const std::string& text : given.disks) {
     auto spec = parse_disk_spec(text, registry);
-    if (!spec) return std::unexpected(spec.error());
+    if (!spec) {
+      spec.error().operation = "--disk " + text;  // which of them
+      return std::unexpected(spec.error());
+    }
     options.disks.push_back(std::move(*spec));
   }
   return options;
@@ -98,6 +109,10 @@ void add_run_command(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--cpus", options->machine.cpus, "virtual CPUs, 1 to 8")
       ->type_name("N")
+      ->check([](const std::string& value) {
+        return parse_number(value) ? std::string()
+                                   : fmt::format("\"{}\" is no number of CPUs; give 1 to 8", value);
+      })
       ->capture_default_str();
   command->add_option("--memory", options->memory, "guest memory, 64M to 1T; a bare number means MiB")
       ->type_name("SIZE")

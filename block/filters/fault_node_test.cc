@@ -107,9 +107,26 @@ TEST_CASE("fault: a delay passes before the operation") {
 }
 
 TEST_CASE("fault: what is no rule is refused, with the piece that is wrong") {
-  for (const char* text : {"", "flush", "frob:EIO", "flush:0:EIO", "flush:EWHAT", "write:@4096:EIO",
-                           "write:@4096+0:EIO", "flush:@0+1:EIO", "write:2:99999", "write:-1:EIO",
-                           "read:delay=x", "read:delay=99999999", "write:EIO;;read:EIO"}) {
+  for (const char* text : {"",
+                           "flush",
+                           "frob:EIO",
+                           "flush:0:EIO",
+                           "flush:EWHAT",
+                           "write:@4096:EIO",
+                           "write:@4096+0:EIO",
+                           "flush:@0+1:EIO",
+                           "write:2:99999",
+                           "write:-1:EIO",
+                           "read:delay=x",
+                           "read:delay=99999999",
+                           "write:EIO;;read:EIO",
+                           "write:EIO:ENOSPC",
+                           "write:1:EIO:5",
+                           "write:EIO:always:always",
+                           "write:hold:hold",
+                           "write:EIO:after:after",
+                           "write:EIO:@0+1:@2+1",
+                           "write:delay=1:delay=2"}) {
     auto rules = parse_fault_rules(text);
     REQUIRE_MESSAGE(!rules.has_value(), text);
     CHECK(rules.error().kind == ErrorKind::Invalid);

@@ -70,29 +70,39 @@ Result<FaultRule> parse_rule(const std::string_view rule) {
         bad_rule(rule, kind, "is no operation: read, write, write_zeroes, discard, flush, fua or any"));
   }
   bool counted = false;
+  const auto repeated = [&rule](std::string_view item) {
+    return std::unexpected(bad_rule(rule, item, "says again what the rule has said already"));
+  };
   while (!rest.empty()) {
     const auto item = next_part(rest, ':');
     if (item == "always") {
+      if (result.always) return repeated(item);
       result.always = true;
     } else if (item == "hold") {
+      if (result.hold) return repeated(item);
       result.hold = true;
     } else if (item == "after") {
+      if (result.after) return repeated(item);
       result.after = true;
     } else if (item.starts_with('@')) {
+      if (result.range) return repeated(item);
       result.range = range_of(item.substr(1));
       if (!result.range) return std::unexpected(bad_rule(rule, item, "is no range: write @OFFSET+LENGTH"));
     } else if (item.starts_with("delay=")) {
+      if (result.delay.count() != 0) return repeated(item);
       const auto delay = parse_number(item.substr(6));
       if (!delay || *delay > kLongestDelay) {
         return std::unexpected(bad_rule(rule, item, "is no delay: write delay=MS, at most an hour"));
       }
       result.delay = std::chrono::milliseconds(*delay);
     } else if (const auto number = errno_of(item)) {
+      if (result.number != 0) return repeated(item);
       result.number = *number;
     } else if (const auto count = parse_number(item); count && !counted && *count > 0) {
       result.from = *count;
       counted = true;
     } else if (count && counted && *count > 0 && *count <= kLargestErrno) {
+      if (result.number != 0) return repeated(item);
       result.number = static_cast<int>(*count);
     } else {
       return std::unexpected(bad_rule(

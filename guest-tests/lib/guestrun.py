@@ -206,17 +206,6 @@ class Machine:
             if not kinds or event.kind in kinds:
                 return event
 
-    def peek(self) -> Event | None:
-        """The next event, which next_event() will give again; None when the console has ended or nothing came in time."""
-        try:
-            event = self._queue.get(timeout=self.timeout)
-        except queue.Empty:
-            return None
-        with self._queue.mutex:
-            self._queue.queue.appendleft(event)
-            self._queue.not_empty.notify()
-        return event
-
     def expect(self, kind: str, timeout: float | None = None, **values: str) -> Event:
         """The next event of this kind with these values; Error if the guest ends before."""
         while event := self.next_event(kind, timeout=timeout):
@@ -295,20 +284,14 @@ def emulated() -> bool:
     return "QEMU TCG" in Path("/proc/cpuinfo").read_text(errors="replace")
 
 
-def started(images: guestimage.Images, disks: list[Disk], attempts: int = 3, **options) -> Machine:
-    """A Machine that has said "boot", or has ended.
-
-    In emulated SVM a guest was seen to end in a triple fault before its kernel was up (once in about a hundred starts, four
-    vCPUs on two emulated CPUs; not explained). There, and only before "boot", the guest is started again, and that is
-    printed, so that it would be noticed if it became frequent.
-    """
-    machine = Machine(images, disks, **options)
-    first = machine.peek()
-    if first is None and attempts > 1 and emulated() and "triple fault" in machine.stderr():
-        machine.kill()
-        print(f"NOTE {machine.name}: a triple fault before the kernel was up, in emulated SVM; starting again", flush=True)
-        return started(images, disks, attempts - 1, **options)
-    return machine
+def last_words_of_the_dead(directory: Path) -> str:
+    """What a guest's kernel said in a panic, or its monitor of a triple fault or a processor's failure; empty if none did."""
+    for pattern, mark in (("*.console", "Kernel panic"), ("*.stderr", "vCPU ")):
+        for file in sorted(directory.glob(pattern)):
+            for line in file.read_text(errors="replace").splitlines():
+                if mark in line:
+                    return f"{file.name}: {line.strip()}"
+    return ""
 
 
 def records(images: guestimage.Images, image: str | Path, *, count: int, size: int = 4096, offset: int = 0) -> Event:

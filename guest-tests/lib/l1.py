@@ -210,14 +210,23 @@ def start(command: list[str], *, smp: int, mem: int, rw: list[str], scratch: str
             os.close(fd)
         try:
             status = _forward({name: pair[0] for name, pair in pipes.items()}, token.encode(), deadline)
+            how = "" if status.strip().isdigit() else _end_of(qemu)
         finally:
             qemu.kill()
             qemu.wait()
             if verbose:
                 sys.stderr.write((work / "console").read_text(errors="replace") if (work / "console").exists() else "")
         if not status.strip().isdigit():
-            raise Error(f"the machine ended without an exit status: {_last_words(work)}")
+            raise Error(f"the machine ended without an exit status ({how}): {_last_words(work)}")
         return int(status)
+
+
+def _end_of(qemu: subprocess.Popen) -> str:
+    try:
+        status = qemu.wait(timeout=5)  # its pipes may have closed a moment before
+    except subprocess.TimeoutExpired:
+        return "its QEMU still runs"
+    return f"its QEMU ended with {status}" if status else "it was switched off or reset itself"
 
 
 def _last_words(work: Path) -> str:

@@ -105,7 +105,7 @@ def rows(images: guestimage.Images, directory: Path, cache: str, size: int = 64 
         file.open("r+b").truncate(size)
         disks[device] = guestrun.Disk(file, bus=bus, cache=cache, options=(f"id={device}",))
     configured = cache not in ("writethrough", "directsync")
-    with guestrun.started(images, list(disks.values()), directory=directory, scenario="toggle", name=f"toggle-{cache}",
+    with guestrun.Machine(images, list(disks.values()), directory=directory, scenario="toggle", name=f"toggle-{cache}",
                           parameters={"disks": "sda,vda", "writes": WRITES, "fsync_every": FSYNC_EVERY}) as machine:
         last: dict[str, dict[str, int]] = {}
         mode_of = dict.fromkeys(disks, configured)
@@ -147,7 +147,8 @@ def rows(images: guestimage.Images, directory: Path, cache: str, size: int = 64 
                     raise guestrun.Error(f"{machine.name}: the scenario ended with {event['status']}: {machine.tail()}")
         status = machine.wait()
         if due or problems:
-            raise guestrun.Error(f"{machine.name}: {len(due)} steps were left out; {'; '.join(problems)}; {machine.tail()}")
+            raise guestrun.Error(f"{machine.name}: {len(due)} steps were left out; {'; '.join(problems)}; the monitor ended with "
+                                 f"{status}: {machine.stderr()}; the console says: {machine.tail()}")
         if status != 0:
             raise guestrun.Error(f"{machine.name}: the monitor ended with {status}: {machine.stderr()}")
 

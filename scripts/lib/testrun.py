@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+import guesttests
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 GROUPS = ("unit", "asan", "tsan", "guests")
 TIME_LIMIT = 55 * 60     # seconds for everything (under 25 minutes are usual); what runs longer is ended and has failed
@@ -149,30 +151,12 @@ def run_guests(totals: Totals) -> None:
         return
     environment = os.environ | dict(word.split("=", 1) for word in shlex.split(made.stdout))
     way = subprocess.run([ROOT / "guest-tests/with-kvm", "--probe"], capture_output=True, text=True).stdout.strip()
-    say(f"== guests: running, {'on /dev/kvm' if way == 'native' else 'in a machine with emulated SVM: ' + way}")
-    said, passed, failed, skipped = "", 0, 0, 0
-    with subprocess.Popen([ROOT / "guest-tests/with-kvm", "--scratch", "4G", "--timeout", f"{totals.left(TIME_LIMIT):.0f}",
-                           ROOT / "guest-tests/run"],
-                          env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace") as process:
-        for line in process.stdout:
-            say("   " + line.rstrip())
-            kind, _, text = line.strip().partition(" ")
-            if kind == "PASS":
-                passed += 1
-            elif kind == "FAIL":
-                failed += 1
-            elif kind == "SKIP":
-                skipped += 1
-                totals.skips.append(text)
-            elif kind == "guests:":
-                said = text
-    totals.passed += passed
-    totals.failed += failed
-    counted = f"{passed} passed, {failed} failed, {skipped} skipped"
-    if said != counted or (process.returncode != 0) != (failed > 0):
-        say(f"FAIL guests: the run did not come to a good end: it says {said or 'nothing'!r}, {counted} were seen, "
-            f"exit status {process.returncode}")
-        totals.failed += 1
+    emulated = way != "native"
+    say(f"== guests: running, {'each suite in a machine with emulated SVM: ' + way if emulated else 'on /dev/kvm'}")
+    outcome = guesttests.run(ROOT, environment, emulated, totals.left, say)
+    totals.passed += outcome.passed
+    totals.failed += outcome.failed
+    totals.skips += outcome.skips
 
 
 def main() -> int:

@@ -165,7 +165,7 @@ Result<> set_null_option(DiskSpec& spec, const std::string& key, const std::stri
   const auto bytes = parse_size(value);
   if (!bytes)
     return std::unexpected(bad_option("size", value, "a size in bytes, or with a suffix k, M, G or T"));
-  spec.null_size = *bytes;
+  spec.null_size = bytes;
   return {};
 }
 

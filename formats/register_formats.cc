@@ -14,7 +14,7 @@ Task<Result<std::shared_ptr<Node>>> open_raw(std::shared_ptr<Node> child, Format
       co_return std::unexpected(bad_option(key, value, "a size in bytes, or with a suffix k, M, G or T"));
     }
     if (key == "offset") raw.offset = *bytes;
-    if (key == "size") raw.size = *bytes;
+    if (key == "size") raw.size = bytes;
   }
   auto node = RawNode::open(std::move(child), raw);
   if (!node) co_return std::unexpected(std::move(node.error()));

@@ -25,8 +25,8 @@ FRESH = ("/tmp", "/run", "/var/tmp", "/dev/shm")  # of the host; the machine has
 HIDDEN = (*FRESH, "/dev", "/proc", "/sys")
 MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "kvm_amd")
 SCRATCH_MODULES = ("virtio_blk", "ext4", "crc32c_generic")
-# A periodic tick (nohz, highres), because an emulated timer interrupt can get lost: the next tick makes up for it, while
-# a processor without one waits for ever ("Guests in emulated SVM" in README.md).
+# A periodic tick (nohz, highres), in case an emulated timer interrupt gets lost: the next tick makes up for it, while a
+# processor without one waits for ever ("Guests in emulated SVM" in README.md).
 COMMAND_LINE = ("console=ttyS0 quiet loglevel=3 nokaslr mitigations=off no_timer_check tsc=reliable "
                 "nohz=off highres=off panic=-1 rdinit=/init")
 

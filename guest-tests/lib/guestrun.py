@@ -104,6 +104,9 @@ def spindle_binary() -> Path:
     raise Error("no spindle binary in build/: build it, or set SPINDLE_BINARY")
 
 
+_started: list["Machine"] = []
+
+
 class _FileWatch:
     """Waits until somebody has finished writing a file (inotify: no polling)."""
 
@@ -128,18 +131,20 @@ class Machine:
     def __init__(self, images: guestimage.Images, disks: list[Disk], *, directory: str | Path, scenario: str = "",
                  script: str = "", parameters: dict[str, object] | None = None, append: str = "", cpus: int = 1,
                  memory: str = "512M", kernel: Path | None = None, backend: str = "spindle", extra: tuple[str, ...] = (),
-                 timeout: float = 120, name: str = "guest"):
+                 timeout: float = 120, name: str = "guest", meant_to_die: bool = False):
         """Starts at once; ends with the thread that starts it at the latest.
 
         `scenario` names a file of guest/scenarios, or `script` is the text of one.
         `parameters` become NAME=VALUE for the scenario. `timeout` (seconds) is for every wait that names none.
-        In `directory` are left NAME.console, NAME.stderr and NAME.stats.json. `kernel` defaults to the vmlinux.
+        `meant_to_die`: a panic or a triple fault is what the scenario is for. In `directory` are left NAME.console, NAME.stderr and NAME.stats.json. `kernel` defaults to the vmlinux.
         """
         self.directory, self.timeout, self.name = Path(directory), timeout, name
         self.console_path = self.directory / f"{name}.console"
         self.stderr_path = self.directory / f"{name}.stderr"
         self.stats_path = self.directory / f"{name}.stats.json"
         self.stats_path.unlink(missing_ok=True)
+        self.meant_to_die = meant_to_die
+        _started.append(self)
         initrd = images.initrd
         if script:
             initrd = guestimage.with_scenario(initrd, script, self.directory / f"{name}.initrd")
@@ -275,6 +280,15 @@ class Machine:
         lines = self.console_path.read_text(errors="replace").split("\n") if self.console_path.exists() else []
         return " | ".join(line.strip() for line in lines[-6:] if line.strip()) or "nothing"
 
+    def last_words(self) -> str:
+        """Of a kernel that panicked, or of the monitor when a processor ended in a triple fault; empty if neither happened."""
+        for path, mark in ((self.console_path, "Kernel panic"), (self.stderr_path, "triple fault")):
+            lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+            for line in lines:
+                if mark in line:
+                    return line.strip()
+        return ""
+
     def stderr(self) -> str:
         return " | ".join(self.stderr_path.read_text(errors="replace").split("\n")[-4:]).strip(" |") or "nothing"
 
@@ -284,13 +298,11 @@ def emulated() -> bool:
     return "QEMU TCG" in Path("/proc/cpuinfo").read_text(errors="replace")
 
 
-def last_words_of_the_dead(directory: Path) -> str:
-    """What a guest's kernel said in a panic, or its monitor of a triple fault or a processor's failure; empty if none did."""
-    for pattern, mark in (("*.console", "Kernel panic"), ("*.stderr", "vCPU ")):
-        for file in sorted(directory.glob(pattern)):
-            for line in file.read_text(errors="replace").splitlines():
-                if mark in line:
-                    return f"{file.name}: {line.strip()}"
+def unexpected_death() -> str:
+    """The last words of a guest started in this process that died without being meant to; empty if all are well."""
+    for machine in _started:
+        if not machine.meant_to_die and (words := machine.last_words()):
+            return f"{machine.name}: {words}"
     return ""
 
 

@@ -35,6 +35,10 @@ class Error(Exception):
     """One line that says what went wrong and what to do."""
 
 
+class Lost(Error):
+    """The machine ended before the command did."""
+
+
 def _qemu() -> str:
     qemu = shutil.which("qemu-system-x86_64")
     if not qemu:
@@ -219,7 +223,7 @@ def start(command: list[str], *, smp: int, mem: int, rw: list[str], scratch: str
             if verbose:
                 sys.stderr.write((work / "console").read_text(errors="replace") if (work / "console").exists() else "")
         if not status.strip().isdigit():
-            raise Error(f"the machine ended without an exit status ({how}): {_last_words(work)}")
+            raise Lost(f"the machine ended without an exit status ({how}): {_last_words(work)}")
         return int(status)
 
 

@@ -44,9 +44,9 @@ def _four_cpus(context):
 
 
 def _endings(context):
-    with context.machine([], "panic", script="echo c >/proc/sysrq-trigger") as machine:
+    with context.machine([], "panic", script="echo c >/proc/sysrq-trigger", meant_to_die=True) as machine:
         context.check("a guest panic ends with 1 and says so", _ended(machine, 1, "panic"))
-    with context.machine([], "triple-fault", script="reboot -f; read -r _", append="reboot=t") as machine:
+    with context.machine([], "triple-fault", script="reboot -f; read -r _", append="reboot=t", meant_to_die=True) as machine:
         context.check("a triple fault ends with 1 and says so", _ended(machine, 1, "triple fault"))
     with context.machine([], "no-reboot", script="reboot -f; read -r _", extra=("--no-reboot",)) as machine:
         context.check("a reset with --no-reboot ends with 0", _ended(machine, 0))

@@ -10,7 +10,7 @@ SECONDS = int(os.environ.get("SPINDLE_STRESS_SECONDS", "30"))
 def run(context):
     disks = [guestrun.Disk(context.image("stress-ide.img"), bus="ide", cache="none", options=("id=sda",)),
              guestrun.Disk(context.image("stress-virtio.img"), bus="virtio", cache="none", options=("id=vda",))]
-    with context.machine(disks, "stress", scenario="stress", cpus=2, timeout=SECONDS + 240,
+    with context.machine(disks, "stress", scenario="stress", cpus=2, timeout=SECONDS + 120,
                          parameters={"disks": "sda,vda", "seconds": SECONDS}) as machine:
         status = machine.wait()
         by_kind = {(e.kind, e.values.get("dev", "")): e for e in machine.events}

@@ -206,10 +206,10 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
   bool null_file = false;
   for (const auto& [key, value] : items) {
     if (!value && key.empty()) {
-      return std::unexpected(spec_error(
-          items.size() == 1
-              ? "it is empty: name the image, as in file=disk.img,format=raw"
-              : "there is a comma too many: two commas stand for one inside a value, none for the end"));
+      return std::unexpected(spec_error(items.size() == 1
+                                            ? "it is empty: name the image, as in file=disk.img,format=raw"
+                                            : "there is a comma too many: write one between two options, and "
+                                              "two commas for one inside a value"));
     }
     if (!value || key.empty()) {
       return std::unexpected(

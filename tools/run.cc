@@ -2,7 +2,6 @@
 // its outcome back as exit status. docs/running.md is the user's page.
 #include <fmt/format.h>
 
-#include <limits>
 #include <memory>
 
 #include "block/parse.h"
@@ -14,9 +13,6 @@
 
 namespace spindle::tools {
 namespace {
-
-constexpr uint64_t kMebi = uint64_t{1} << 20;
-constexpr uint64_t kLargestMemory = std::numeric_limits<int64_t>::max();  // far more than the machine takes
 
 constexpr const char* kDefaultCommandLine = "console=ttyS0";
 
@@ -35,10 +31,8 @@ int usage_error(const Error& error) {
 
 // As QEMU's -m: a bare number is MiB.
 Result<uint64_t> parse_memory(const std::string& text) {
-  std::optional<uint64_t> bytes = parse_size(text);
-  if (const auto number = parse_number(text)) {
-    bytes = *number <= kLargestMemory / kMebi ? std::optional(*number * kMebi) : kLargestMemory;
-  }
+  const auto bare = parse_number(text);
+  const auto bytes = parse_size(bare ? fmt::format("{}M", *bare) : text);
   if (!bytes) return std::unexpected(Error::invalid("memory", text, "not a size; write it like 512M or 2G"));
   return *bytes;
 }

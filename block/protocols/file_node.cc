@@ -52,6 +52,7 @@ FileNode::~FileNode() {
   unregister();
   if (lock_fd_ >= 0) ::close(lock_fd_);
   if (tail_fd_ >= 0) ::close(tail_fd_);
+  if (witness_fd_ >= 0) ::close(witness_fd_);
   if (fua_fd_ >= 0) ::close(fua_fd_);
   if (fd_ >= 0) ::close(fd_);
 }
@@ -127,6 +128,9 @@ Result<> FileNode::setup() {
     auto fua_fd = reopen(fd_, O_RDWR | (options_.direct ? O_DIRECT : 0), options_.path);
     if (!fua_fd) return std::unexpected(std::move(fua_fd.error()));
     fua_fd_ = *fua_fd;
+    auto witness_fd = reopen(fd_, O_RDONLY, options_.path);
+    if (!witness_fd) return std::unexpected(std::move(witness_fd.error()));
+    witness_fd_ = *witness_fd;
   }
   slot_ = reactor().register_file(fd_);
   return {};
@@ -235,8 +239,8 @@ Task<Result<>> FileNode::close() {
   Result<> result;
   unregister();
   // The lock goes last.
-  const int fds[] = {std::exchange(tail_fd_, -1), std::exchange(fua_fd_, -1), std::exchange(fd_, -1),
-                     std::exchange(lock_fd_, -1)};
+  const int fds[] = {std::exchange(tail_fd_, -1), std::exchange(witness_fd_, -1), std::exchange(fua_fd_, -1),
+                     std::exchange(fd_, -1), std::exchange(lock_fd_, -1)};
   for (const int fd : fds) {
     // Linux frees the descriptor whatever close() returns.
     if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) result = std::unexpected(error_of(-errno, "close", 0));

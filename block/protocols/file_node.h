@@ -6,9 +6,10 @@
 //
 // Failure: errors come back as the host gave them. The kernel tells each open file of a write-back error
 // once; so FUA goes through an open file of its own, and a flush can never miss an error because a FUA write
-// has heard of it. A write with RWF_DSYNC that fails for lack of space is repeated once without: if that
-// fails too it was an ordinary request error (NoSpace), if it succeeds it was the sync that failed, which is
-// FlushFailed (D6).
+// has heard of it. A write with RWF_DSYNC that fails for lack of space does not say whether the write found
+// none or the sync did, and to try again does not tell either, since space may have come back meanwhile. So a
+// third open file, which nothing else asks, is asked whether a write-back failed since the image was opened:
+// if none did it was an ordinary request error (NoSpace), else it is FlushFailed (D6).
 //
 // Short transfers are resubmitted; EINTR and EAGAIN are tried again. What a file that shrank under us no
 // longer has reads as zeroes. A write that makes no progress is an error.
@@ -147,8 +148,9 @@ class FileNode final : public Node {
   // Holds the locks, by an open file of its own: the ring may let go of a registered file only some time
   // after the process is gone, and the image would seem in use until then.
   int lock_fd_ = -1;
-  int fua_fd_ = -1;   // as fd_, for writes that sync by themselves
-  int tail_fd_ = -1;  // without O_DIRECT; open while the size is no multiple of the alignment
+  int fua_fd_ = -1;      // as fd_, for writes that sync by themselves
+  int witness_fd_ = -1;  // only asked after such a write has found no space
+  int tail_fd_ = -1;     // without O_DIRECT; open while the size is no multiple of the alignment
   uint64_t size_ = 0;
   unsigned resizing_ = 0;  // resizes waiting or under way
   bool block_device_ = false;

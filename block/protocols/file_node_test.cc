@@ -7,8 +7,10 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <optional>
 
 #include "block/cache_mode.h"
+#include "block/disk.h"
 #include "block/test_support/environment.h"
 #include "block/test_support/model_check.h"
 
@@ -118,8 +120,9 @@ TEST_CASE("file: no descriptor of the image holds O_SYNC or O_DSYNC, in any cach
       CHECK((flags & O_CLOEXEC) != 0);
       ++seen;
     }
-    // The image twice (FUA has its own), its lock, and with O_DIRECT one for the partial block at the end.
-    CHECK(seen == (is_direct(mode) ? 4 : 3));
+    // The image twice (FUA has its own), its witness, its lock, and with O_DIRECT one for the partial block
+    // at the end.
+    CHECK(seen == (is_direct(mode) ? 5 : 4));
   }
 }
 
@@ -354,6 +357,51 @@ TEST_CASE("file: a full file system is an ordinary request error, and what fits 
     CHECK(bench.reactor->wait(node->close()).has_value());
   }
   CHECK(::umount2(mount_point.c_str(), MNT_DETACH) == 0);  // older kernels let go of a ring's file late
+}
+
+// Somebody else on the file system gives space back at any moment of a FUA write that found none. A tmpfs has
+// no sync that could fail.
+TEST_CASE("file: a FUA write that found no space is no failed flush, whenever space comes back") {
+  Bench bench;
+  const std::string mount_point = bench.dir.file("full");
+  REQUIRE(::mkdir(mount_point.c_str(), 0700) == 0);
+  if (::mount("none", mount_point.c_str(), "tmpfs", 0, "size=1M") != 0) {
+    return skipped(std::string("no full file system without the right to mount: ") + std::strerror(errno));
+  }
+  {
+    const std::string path = mount_point + "/image";
+    std::ofstream(path).close();
+    REQUIRE(::truncate(path.c_str(), 4 << 20) == 0);
+    Disk disk(bench.open({.path = path}), {.id = "disk0", .discard = true});
+    const std::string ballast = mount_point + "/ballast";
+    std::string piece(128 << 10, 'f');
+    const iovec part{piece.data(), piece.size()};
+    const Buffers buffers(std::span(&part, 1));
+    const auto yield_for = [&bench](unsigned turns) -> Task<void> {
+      while (turns-- != 0) co_await bench.reactor->yield();
+    };
+    unsigned refused = 0;
+    for (unsigned turns = 0; turns < 8; ++turns) {
+      std::ofstream(ballast) << std::string(2 << 20, 'b');  // as much as there is room for
+      std::optional<Result<>> result;
+      spawn(disk.write(1 << 20, buffers, {.fua = true}), [&](Result<> ended) { result = std::move(ended); });
+      bench.reactor->wait(yield_for(turns));
+      ::unlink(ballast.c_str());
+      bench.reactor->run_until([&] { return result.has_value(); });
+      if (!*result) {
+        ++refused;
+        CHECK_MESSAGE(result->error().kind == ErrorKind::NoSpace, result->error().message());
+      }
+      // The disk goes on.
+      auto again = bench.reactor->wait(disk.write(1 << 20, buffers, {.fua = true}));
+      CHECK_MESSAGE(again.has_value(), (again ? "" : again.error().message()));
+      CHECK(bench.reactor->wait(disk.discard(0, disk.size())).has_value());
+      CHECK(bench.reactor->wait(disk.flush()).has_value());
+    }
+    CHECK(refused > 0);
+    CHECK(bench.reactor->wait(disk.close()).has_value());
+  }
+  CHECK(::umount2(mount_point.c_str(), MNT_DETACH) == 0);
 }
 
 TEST_CASE("file: a block device reads, writes, zeroes and keeps its size") {

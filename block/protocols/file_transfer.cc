@@ -198,13 +198,11 @@ Task<Result<>> FileNode::write_fua(uint64_t offset, Buffers buffers) {
     result = co_await write_any(offset, buffers, RWF_DSYNC);
     if (result) co_return result;
     if (result.error().kind == ErrorKind::NoSpace) {
-      auto plain = co_await write_any(offset, buffers, 0);
-      if (!plain) co_return plain;
-      // There was room, so it was the sync that had failed.
-      Error error = std::move(result.error());
-      error.kind = ErrorKind::FlushFailed;
-      error.operation = "sync";
-      co_return std::unexpected(std::move(error));
+      // Not fd_: a flush that runs there at the same time would miss the error that this one is told.
+      auto synced = co_await datasync(witness_fd_);
+      if (synced) co_return result;
+      synced.error().kind = ErrorKind::FlushFailed;
+      co_return synced;
     }
     if (result.error().kind != ErrorKind::NotSupported) co_return result;
     can_dsync_ = false;

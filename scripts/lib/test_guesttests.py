@@ -16,6 +16,7 @@ ENDED = ([], 123)
 FAILED_AND_HUNG = (["FAIL a/c: why"], 124)
 BROKEN = ([], 125)  # with-kvm itself could not do it
 MISCOUNTED = (["PASS a/b (1 s)", "guests: 2 passed, 0 failed, 0 skipped"], 0)
+DIED_MISCOUNTED = (["DIED a: triple fault", "guests: 0 passed, 1 failed, 0 skipped"], 1)
 UNADMITTED = (FAILED[0], 0)
 
 
@@ -59,6 +60,7 @@ class Settle(unittest.TestCase):
         self.expect([BROKEN, GOOD], (0, 0, 0, True), 1)
         self.expect([MISCOUNTED, GOOD], (1, 0, 0, True), 1)
         self.expect([UNADMITTED, GOOD], (1, 1, 0, True), 1)
+        self.expect([DIED_MISCOUNTED, GOOD], (0, 0, 0, True), 1)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ Result<std::unique_ptr<Reactor>> Reactor::create(unsigned entries) {
   auto reactor = std::unique_ptr<Reactor>(new Reactor(wake_fd));
 
   io_uring_params params{};
-  params.flags = IORING_SETUP_CQSIZE | IORING_SETUP_COOP_TASKRUN;
+  params.flags = IORING_SETUP_CQSIZE | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
   params.cq_entries = entries * 8;
   int rc = io_uring_queue_init_params(entries, &reactor->ring_, &params);
   if (rc == -EINVAL) {  // before Linux 5.19
@@ -131,7 +131,17 @@ void Reactor::run_batch() {
   hooks_running_.clear();
 }
 
+// Completions that did not fit the ring, or (where the kernel announces it) work that runs when it is
+// entered.
+bool Reactor::kernel_has_work() const {
+  if (!(ring_.flags & IORING_SETUP_TASKRUN_FLAG)) return true;
+  return (IO_URING_READ_ONCE(*ring_.sq.kflags) & (IORING_SQ_CQ_OVERFLOW | IORING_SQ_TASKRUN)) != 0;
+}
+
 void Reactor::submit(bool wait) {
+  // With nothing to hand over and nothing to wait for, the kernel is only asked if it says that completions
+  // are to be had by asking.
+  if (!wait && io_uring_sq_ready(&ring_) == 0 && !kernel_has_work()) return;
   const int rc = wait ? io_uring_submit_and_wait(&ring_, 1) : io_uring_submit_and_get_events(&ring_);
   // EBUSY and EAGAIN mean that completions must be reaped before more can be taken; what was queued stays
   // queued.
@@ -165,7 +175,7 @@ void Reactor::take_completions() {
 }
 
 // Completions leave the ring before any coroutine runs: a resumed one may queue new operations, and when the
-// submission queue is full next_sqe() may have to make room on both sides.
+// submission queue is full make_room() may have to make room on both sides.
 void Reactor::reap() {
   take_completions();
   for (std::size_t next = 0; next < taken_.size(); ++next) {
@@ -176,9 +186,9 @@ void Reactor::reap() {
   taken_.clear();
 }
 
-io_uring_sqe* Reactor::next_sqe() {
+// The submission queue is full: hands it over until there is room.
+io_uring_sqe* Reactor::make_room() {
   for (;;) {
-    if (io_uring_sqe* sqe = io_uring_get_sqe(&ring_)) return sqe;
     const int rc = io_uring_submit(&ring_);
     if (rc == -EBUSY || rc == -EAGAIN)
       take_completions();  // the kernel takes no more before they are off the ring
@@ -186,6 +196,7 @@ io_uring_sqe* Reactor::next_sqe() {
       std::fprintf(stderr, "spindle: io_uring_submit: %s\n", std::strerror(-rc));
       std::abort();
     }
+    if (io_uring_sqe* sqe = io_uring_get_sqe(&ring_)) return sqe;
   }
 }
 

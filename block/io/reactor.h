@@ -142,10 +142,15 @@ class Reactor {
   explicit Reactor(int wake_fd);
   void run_batch();
   void submit(bool wait);
+  bool kernel_has_work() const;
   void run_posted();
   void take_completions();
   void reap();
-  io_uring_sqe* next_sqe();
+  io_uring_sqe* next_sqe() {
+    io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+    return sqe ? sqe : make_room();
+  }
+  io_uring_sqe* make_room();
   void start_watch(Watch& watch);
 
   io_uring ring_{};

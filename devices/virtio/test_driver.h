@@ -39,8 +39,15 @@ class TestRam {
     next_ = (next_ + alignment - 1) / alignment * alignment;
     const uint64_t result = next_;
     next_ += bytes;
-    if (next_ > end()) std::abort();
+    if (next_ > data_next_) std::abort();
     return result;
+  }
+  /// The same for data, from the other end of memory, so that what the driver writes about its requests lies
+  /// close together, as in a real one.
+  uint64_t allocate_data(uint64_t bytes, uint64_t alignment) {
+    data_next_ = (data_next_ - bytes) / alignment * alignment;
+    if (next_ > data_next_) std::abort();
+    return data_next_;
   }
   template <typename T = uint8_t>
   T* at(uint64_t address) {
@@ -52,6 +59,7 @@ class TestRam {
   std::unique_ptr<uint8_t, decltype(&std::free)> host_;
   GuestMemory memory_;
   uint64_t next_ = kBase;
+  uint64_t data_next_ = kBase + bytes_;
 };
 
 struct Segment {
@@ -193,13 +201,14 @@ class TestTransport final : public Transport {
 };
 
 /// Memory of one block request whose header, data and status lie in one piece each.
+/// Header and status lie in one object, as in Linux's virtblk_req; data lies elsewhere.
 class TestRequest {
  public:
   TestRequest(TestRam& ram, uint32_t data_bytes)
       : ram_(&ram),
-        header_(ram.allocate(sizeof(BlkRequestHeader))),
-        data_(ram.allocate(data_bytes, data_bytes % 4096 == 0 ? 4096 : 512)),
-        status_(ram.allocate(1)),
+        header_(ram.allocate(sizeof(BlkRequestHeader) + 1)),
+        status_(header_ + sizeof(BlkRequestHeader)),
+        data_(ram.allocate_data(data_bytes, data_bytes % 4096 == 0 ? 4096 : 512)),
         data_bytes_(data_bytes) {}
 
   void fill(uint32_t type, uint64_t sector) {
@@ -224,7 +233,7 @@ class TestRequest {
 
  private:
   TestRam* ram_;
-  uint64_t header_, data_, status_;
+  uint64_t header_, status_, data_;
   uint32_t data_bytes_;
 };
 

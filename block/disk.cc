@@ -6,22 +6,6 @@
 
 namespace spindle {
 
-// A request between its start and its end, so that drain() knows when all have ended.
-class Disk::InFlight {
- public:
-  explicit InFlight(Disk& disk) : disk_(disk) { ++disk_.in_flight_; }
-  InFlight(const InFlight&) = delete;
-  InFlight& operator=(const InFlight&) = delete;
-  ~InFlight() {
-    if (--disk_.in_flight_ != 0) return;
-    for (auto waiter : disk_.drainers_) disk_.reactor().schedule(waiter);
-    disk_.drainers_.clear();
-  }
-
- private:
-  Disk& disk_;
-};
-
 // Toggles take turns: the flush of one may not end in the middle of another, or the mode shown could be
 // stricter than the mode in force.
 class Disk::ToggleTurn {
@@ -62,55 +46,42 @@ Disk::Disk(std::shared_ptr<Node> node, DiskOptions options)
 
 Disk::~Disk() = default;
 
-std::optional<Error> Disk::check_range(const char* operation, uint64_t offset, uint64_t length) const {
-  const uint64_t end = size();
-  if (offset <= end && length <= end - offset) return std::nullopt;
+Result<> Disk::out_of_range(const char* operation, uint64_t offset, uint64_t length, uint64_t end) const {
   Error error =
       Error::invalid(operation, id(), fmt::format("{} bytes reach beyond the end at {}", length, end));
   error.offset = offset;
-  return error;
+  return std::unexpected(std::move(error));
 }
 
-std::optional<Error> Disk::refuse_modification(const char* operation, uint64_t offset,
-                                               uint64_t length) const {
-  if (auto error = check_range(operation, offset, length)) return error;
+Result<> Disk::check_modification(const char* operation, uint64_t offset, uint64_t length) const {
+  SPINDLE_TRY(check_range(operation, offset, length));
   if (options_.read_only) {
-    return Error{
-        .kind = ErrorKind::ReadOnly, .number = EROFS, .operation = operation, .node = id(), .offset = offset};
+    return std::unexpected(Error{.kind = ErrorKind::ReadOnly,
+                                 .number = EROFS,
+                                 .operation = operation,
+                                 .node = id(),
+                                 .offset = offset});
   }
   if (node_->sequencer().failure()) {
-    return Error{.kind = ErrorKind::FlushFailed,
-                 .number = EIO,
-                 .operation = operation,
-                 .node = id(),
-                 .offset = offset,
-                 .detail = "an earlier flush failed; reopen the image to go on"};
+    return std::unexpected(Error{.kind = ErrorKind::FlushFailed,
+                                 .number = EIO,
+                                 .operation = operation,
+                                 .node = id(),
+                                 .offset = offset,
+                                 .detail = "an earlier flush failed; reopen the image to go on"});
   }
-  return std::nullopt;
+  return {};
 }
 
-Result<> Disk::counted(Result<> result) {
-  if (!result) counters_.errors.add();
-  return result;
-}
-
-Task<Result<>> Disk::read(uint64_t offset, Buffers buffers) {
-  InFlight in_flight(*this);
-  if (auto error = check_range("read", offset, buffers.size))
-    co_return counted(std::unexpected(std::move(*error)));
-  auto result = co_await node_->read(offset, buffers);
-  if (result) {
-    counters_.read_ops.add();
-    counters_.read_bytes.add(buffers.size);
-  }
-  co_return counted(std::move(result));
+void Disk::ended_last() {
+  for (auto waiter : drainers_) reactor().schedule(waiter);
+  drainers_.clear();
 }
 
 Task<Result<>> Disk::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
   InFlight in_flight(*this);
-  if (auto error = refuse_modification("write", offset, buffers.size)) {
-    co_return counted(std::unexpected(std::move(*error)));
-  }
+  if (auto allowed = check_modification("write", offset, buffers.size); !allowed)
+    co_return counted(std::move(allowed));
   // With the cache off every write is followed by a flush of its own, which covers the metadata too and which
   // concurrent writers share; the node's FUA serves single writes of a write-back disk.
   const bool by_node =
@@ -121,54 +92,52 @@ Task<Result<>> Disk::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
     counters_.write_bytes.add(buffers.size);
     if (flags.fua) counters_.fua_writes.add();
   }
-  co_return co_await finish_modification(std::move(result), flags.fua, by_node);
+  if (completed_owing_flush(result, flags.fua, by_node)) result = co_await flush_for(Reason::Writethrough);
+  co_return counted(std::move(result));
 }
 
 Task<Result<>> Disk::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags flags) {
   InFlight in_flight(*this);
-  if (auto error = refuse_modification("write_zeroes", offset, length)) {
-    co_return counted(std::unexpected(std::move(*error)));
-  }
+  if (auto allowed = check_modification("write_zeroes", offset, length); !allowed)
+    co_return counted(std::move(allowed));
   const bool want_fua = flags.fua;
   flags.fua = false;
   flags.unmap &= options_.discard;
   auto result = co_await node_->write_zeroes(offset, length, flags);
   if (result) counters_.zero_ops.add();
-  co_return co_await finish_modification(std::move(result), want_fua, false);
+  if (completed_owing_flush(result, want_fua, false)) result = co_await flush_for(Reason::Writethrough);
+  co_return counted(std::move(result));
 }
 
 Task<Result<>> Disk::discard(uint64_t offset, uint64_t length) {
   InFlight in_flight(*this);
-  if (auto error = refuse_modification("discard", offset, length)) {
-    co_return counted(std::unexpected(std::move(*error)));
-  }
+  if (auto allowed = check_modification("discard", offset, length); !allowed)
+    co_return counted(std::move(allowed));
   if (!options_.discard) {  // accepted as the hint it is; nothing changed, so nothing is dirty
     counters_.discard_ops.add();
     co_return Result<>{};
   }
   auto result = co_await node_->discard(offset, length);
   if (result) counters_.discard_ops.add();
-  co_return co_await finish_modification(std::move(result), false, false);
+  if (completed_owing_flush(result, false, false)) result = co_await flush_for(Reason::Writethrough);
+  co_return counted(std::move(result));
 }
 
 // The mode is looked at when a modification completes, not when it began: after a toggle to write-through
 // flipped it, every later completion pays its own flush (D3).
-Task<Result<>> Disk::finish_modification(Result<> result, bool want_fua, bool was_fua) {
+bool Disk::completed_owing_flush(const Result<>& result, bool want_fua, bool was_fua) {
   node_->sequencer().modified();
   if (!result) {
     // A FUA write that failed may have failed as a flush does (D6), unless it is plain that nothing was
     // tried.
-    const ErrorKind kind = result.error().kind;
+    const ErrorKind kind = result.error()->kind;
     const bool ordinary =
         kind == ErrorKind::NoSpace || kind == ErrorKind::NotSupported || kind == ErrorKind::Invalid;
-    if (was_fua && !ordinary) node_->sequencer().fail(result.error());
-    co_return counted(std::move(result));
+    if (was_fua && !ordinary) node_->sequencer().fail(*result.error());
+    return false;
   }
-  const bool durable_already = was_fua;
   const bool must_be_durable = want_fua || !write_cache_in_force_;
-  if (!must_be_durable || durable_already || mutation_ == DiskMutation::NoFlushAfterWrite)
-    co_return Result<>{};
-  co_return counted(co_await flush_for(Reason::Writethrough));
+  return must_be_durable && !was_fua && mutation_ != DiskMutation::NoFlushAfterWrite;
 }
 
 Task<Result<>> Disk::flush() {

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "block/cache_mode.h"
@@ -61,7 +62,9 @@ class Disk {
   Node& node() const { return *node_; }
 
   // ---- the reactor ----
-  Task<Result<>> read(uint64_t offset, Buffers buffers);
+  class Read;
+  /// co_await disk.read(...) gives the Result<>.
+  [[nodiscard]] Read read(uint64_t offset, Buffers buffers);
   /// Completes when the data is readable; with WCE off or `fua` also durable (D2).
   Task<Result<>> write(uint64_t offset, Buffers buffers, WriteFlags flags = {});
   Task<Result<>> write_zeroes(uint64_t offset, uint64_t length, ZeroFlags flags = {});
@@ -89,14 +92,39 @@ class Disk {
 
  private:
   enum class Reason : uint8_t { Guest, Writethrough, Toggle, Background };
-  class InFlight;
   class ToggleTurn;
 
+  // A request between its start and its end, so that drain() knows when all have ended.
+  class InFlight {
+   public:
+    explicit InFlight(Disk& disk) : disk_(&disk) { ++disk.in_flight_; }
+    InFlight(InFlight&& other) noexcept : disk_(std::exchange(other.disk_, nullptr)) {}
+    InFlight& operator=(InFlight&&) = delete;
+    ~InFlight() {
+      if (disk_ && --disk_->in_flight_ == 0) disk_->ended_last();
+    }
+    Disk& disk() const { return *disk_; }
+
+   private:
+    Disk* disk_;
+  };
+
   Task<Result<>> flush_for(Reason reason);
-  Task<Result<>> finish_modification(Result<> result, bool want_fua, bool was_fua);
-  std::optional<Error> refuse_modification(const char* operation, uint64_t offset, uint64_t length) const;
-  std::optional<Error> check_range(const char* operation, uint64_t offset, uint64_t length) const;
-  Result<> counted(Result<> result);
+  /// Notes that a modification ended, and how. True if it may not complete before a flush (D2).
+  bool completed_owing_flush(const Result<>& result, bool want_fua, bool was_fua);
+  Result<> check_modification(const char* operation, uint64_t offset, uint64_t length) const;
+  Result<> check_range(const char* operation, uint64_t offset, uint64_t length) const {
+    const uint64_t end = size();
+    if (offset <= end && length <= end - offset) [[likely]]
+      return {};
+    return out_of_range(operation, offset, length, end);
+  }
+  Result<> out_of_range(const char* operation, uint64_t offset, uint64_t length, uint64_t end) const;
+  Result<> counted(Result<> result) {
+    if (!result) counters_.errors.add();
+    return result;
+  }
+  void ended_last();
 
   std::shared_ptr<Node> node_;
   DiskOptions options_;
@@ -110,5 +138,36 @@ class Disk {
   std::vector<std::coroutine_handle<>> drainers_;
   DiskMutation mutation_ = DiskMutation::None;
 };
+
+/// A read under way. Not a Task: there is nothing to do between the node's answer and its being passed on but
+/// to count, so it needs no frame of its own; measured, that is a fifth of what Spindle adds to a cached
+/// read.
+class [[nodiscard]] Disk::Read {
+ public:
+  Read(Disk& disk, Buffers buffers, Task<Result<>> task)
+      : in_flight_(disk), bytes_(buffers.size), task_(std::move(task)) {}
+
+  bool await_ready() const noexcept { return task_.await_ready(); }
+  bool await_suspend(std::coroutine_handle<> awaiter) { return task_.await_suspend(awaiter); }
+  Result<> await_resume() {
+    Result<> result = task_.await_resume();
+    DiskCounters& counters = in_flight_.disk().counters_;
+    if (result) {
+      counters.read_ops.add();
+      counters.read_bytes.add(bytes_);
+    }
+    return in_flight_.disk().counted(std::move(result));
+  }
+
+ private:
+  InFlight in_flight_;
+  uint64_t bytes_;
+  Task<Result<>> task_;
+};
+
+inline Disk::Read Disk::read(uint64_t offset, Buffers buffers) {
+  auto allowed = check_range("read", offset, buffers.size);
+  return {*this, buffers, allowed ? node_->read(offset, buffers) : finished(std::move(allowed))};
+}
 
 }  // namespace spindle

@@ -16,7 +16,7 @@ FormatRegistry registry() {
 
 DiskSpec parsed(std::string_view text) {
   auto spec = parse_disk_spec(text, registry());
-  REQUIRE_MESSAGE(spec.has_value(), (spec ? "" : spec.error().message()));
+  REQUIRE_MESSAGE(spec.has_value(), (spec ? "" : spec.error()->message()));
   return *spec;
 }
 
@@ -108,11 +108,11 @@ TEST_CASE("spec: every mistake is one line that names the option and what is all
       continue;
     }
     REQUIRE_MESSAGE(!spec.has_value(), mistake.text);
-    const std::string message = spec.error().message();
+    const std::string message = spec.error()->message();
     CHECK_MESSAGE(message.find(mistake.names) != std::string::npos, message);
     CHECK_MESSAGE(message.find(mistake.says) != std::string::npos, message);
     CHECK(message.find('\n') == std::string::npos);
-    CHECK(spec.error().kind == ErrorKind::Invalid);
+    CHECK(spec.error()->kind == ErrorKind::Invalid);
   }
 }
 

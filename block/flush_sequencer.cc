@@ -45,7 +45,7 @@ Task<Result<>> FlushSequencer::run() {
   auto result = co_await node_.flush();
   running_.reset();
   if (!result) {
-    fail(result.error());
+    fail(*result.error());
   } else if (mutation_ == SequencerMutation::CleanAfterInsteadOfBefore) {
     clean_to_ = completed_;
   } else if (!failure_ && clean_to_ < covers) {

@@ -96,8 +96,8 @@ TEST_CASE("a failed flush fails everyone who relied on it and everyone after, an
     REQUIRE(slot->has_value());
     CHECK((*slot)->outcome == FlushOutcome::Failed);
     REQUIRE_FALSE((*slot)->result.has_value());
-    CHECK((*slot)->result.error().kind == ErrorKind::FlushFailed);
-    CHECK((*slot)->result.error().number == EIO);
+    CHECK((*slot)->result.error()->kind == ErrorKind::FlushFailed);
+    CHECK((*slot)->result.error()->number == EIO);
   }
   auto later = bench.flush();
   REQUIRE(later->has_value());

@@ -8,13 +8,11 @@ Buffers::Buffers(std::span<const iovec> iovecs) : parts(iovecs) {
   for (const iovec& part : iovecs) size += part.iov_len;
 }
 
-std::optional<Error> Node::check_range(const char* operation, uint64_t offset, uint64_t length) const {
-  const uint64_t end = size();
-  if (offset <= end && length <= end - offset) return std::nullopt;
+Result<> Node::out_of_range(const char* operation, uint64_t offset, uint64_t length, uint64_t end) const {
   Error error = Error::invalid(operation, facts().name,
                                fmt::format("{} bytes reach beyond the end at {}", length, end));
   error.offset = offset;
-  return error;
+  return std::unexpected(std::move(error));
 }
 
 }  // namespace spindle

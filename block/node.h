@@ -128,10 +128,17 @@ class Node {
   Reactor& reactor() const { return reactor_; }
 
  protected:
-  /// nullopt if [offset, offset + length) lies inside size(), else the error to return.
-  std::optional<Error> check_range(const char* operation, uint64_t offset, uint64_t length) const;
+  /// Invalid, with a message that names the range, if [offset, offset + length) does not lie inside size().
+  Result<> check_range(const char* operation, uint64_t offset, uint64_t length) const {
+    const uint64_t end = size();
+    if (offset <= end && length <= end - offset) [[likely]]
+      return {};
+    return out_of_range(operation, offset, length, end);
+  }
 
  private:
+  Result<> out_of_range(const char* operation, uint64_t offset, uint64_t length, uint64_t end) const;
+
   Reactor& reactor_;
   FlushSequencer sequencer_;
 };

@@ -226,8 +226,8 @@ TEST_CASE("D6: after a failed flush nothing more is written, not even at close")
     } else {
       CHECK_FALSE(reactor->wait(disk.flush()).has_value());
     }
-    CHECK(reactor->wait(disk.write(1024, data)).error().kind == ErrorKind::FlushFailed);
-    CHECK(reactor->wait(disk.close()).error().kind == ErrorKind::FlushFailed);
+    CHECK(reactor->wait(disk.write(1024, data)).error()->kind == ErrorKind::FlushFailed);
+    CHECK(reactor->wait(disk.close()).error()->kind == ErrorKind::FlushFailed);
     std::string left(1 << 16, '?');
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     REQUIRE(::pread(fd, left.data(), left.size(), 0) == static_cast<ssize_t>(left.size()));

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <expected>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,8 +46,30 @@ struct Error {
   static Error invalid(std::string operation, std::string node, std::string detail);
 };
 
+/// An Error on the heap, as a Result carries it. A Result lives in every coroutine frame a request passes,
+/// several times in some; with the Error itself inside, three layers' frames held 1,840 bytes a request, and
+/// at depth 32 no longer fitted a first-level cache. So success is small, and only failure allocates.
+class BoxedError {
+ public:
+  BoxedError(Error error) : error_(std::make_unique<Error>(std::move(error))) {}
+  BoxedError(BoxedError&&) noexcept = default;
+  BoxedError& operator=(BoxedError&&) noexcept = default;
+  BoxedError(const BoxedError& other) : BoxedError(*other.error_) {}
+  BoxedError& operator=(const BoxedError& other) { return *this = BoxedError(other); }
+  ~BoxedError() = default;
+
+  Error* operator->() { return error_.get(); }
+  const Error* operator->() const { return error_.get(); }
+  Error& operator*() { return *error_; }
+  const Error& operator*() const { return *error_; }
+
+ private:
+  std::unique_ptr<Error> error_;  // null only after a move
+};
+
 template <typename T = void>
-using Result = std::expected<T, Error>;
+using Result = std::expected<T, BoxedError>;
+static_assert(sizeof(Result<>) == 16);
 
 }  // namespace spindle
 

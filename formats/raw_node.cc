@@ -42,29 +42,23 @@ uint64_t RawNode::size() const {
   return options_.size ? std::min(*options_.size, rest) : rest;
 }
 
-Task<Result<>> RawNode::out_of_range(const char* operation, uint64_t offset, uint64_t length) const {
-  Error error =
-      check_range(operation, offset, length).value_or(Error::invalid(operation, facts_.name, "range"));
-  co_return std::unexpected(std::move(error));
-}
-
 Task<Result<>> RawNode::read(uint64_t offset, Buffers buffers) {
-  if (!in_range(offset, buffers.size)) return out_of_range("read", offset, buffers.size);
+  if (auto inside = check_range("read", offset, buffers.size); !inside) return finished(std::move(inside));
   return child_->read(options_.offset + offset, buffers);
 }
 
 Task<Result<>> RawNode::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
-  if (!in_range(offset, buffers.size)) return out_of_range("write", offset, buffers.size);
+  if (auto inside = check_range("write", offset, buffers.size); !inside) return finished(std::move(inside));
   return child_->write(options_.offset + offset, buffers, flags);
 }
 
 Task<Result<>> RawNode::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags flags) {
-  if (!in_range(offset, length)) return out_of_range("write_zeroes", offset, length);
+  if (auto inside = check_range("write_zeroes", offset, length); !inside) return finished(std::move(inside));
   return child_->write_zeroes(options_.offset + offset, length, flags);
 }
 
 Task<Result<>> RawNode::discard(uint64_t offset, uint64_t length) {
-  if (!in_range(offset, length)) return out_of_range("discard", offset, length);
+  if (auto inside = check_range("discard", offset, length); !inside) return finished(std::move(inside));
   return child_->discard(options_.offset + offset, length);
 }
 
@@ -74,7 +68,7 @@ Task<Result<Extent>> RawNode::map(uint64_t offset, uint64_t length) {
 }
 
 Task<Result<Extent>> RawNode::map_window(uint64_t offset, uint64_t length) {
-  if (auto error = check_range("map", offset, length)) co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_range("map", offset, length));
   auto extent = co_await child_->map(options_.offset + offset, length);
   if (extent) extent->offset = offset;
   co_return extent;
@@ -84,13 +78,12 @@ Task<Result<>> RawNode::resize(uint64_t new_size) {
   if (!options_.size && new_size <= std::numeric_limits<int64_t>::max() - options_.offset) {
     return child_->resize(options_.offset + new_size);
   }
-  return [](std::string name, bool window) -> Task<Result<>> {
-    Error error = Error::invalid("resize", std::move(name),
-                                 window ? "a raw image with a size= of its own is a fixed window of its file"
-                                        : "the new size does not fit a file");
-    if (window) error.kind = ErrorKind::NotSupported;
-    co_return std::unexpected(std::move(error));
-  }(facts_.name, options_.size.has_value());
+  Error error =
+      Error::invalid("resize", facts_.name,
+                     options_.size ? "a raw image with a size= of its own is a fixed window of its file"
+                                   : "the new size does not fit a file");
+  if (options_.size) error.kind = ErrorKind::NotSupported;
+  return finished(Result<>(std::unexpected(std::move(error))));
 }
 
 }  // namespace spindle

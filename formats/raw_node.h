@@ -42,11 +42,6 @@ class RawNode final : public Node {
  private:
   RawNode(std::shared_ptr<Node> child, Options options);
 
-  bool in_range(uint64_t offset, uint64_t length) const {
-    const uint64_t end = size();
-    return offset <= end && length <= end - offset;
-  }
-  Task<Result<>> out_of_range(const char* operation, uint64_t offset, uint64_t length) const;
   Task<Result<Extent>> map_window(uint64_t offset, uint64_t length);
 
   std::shared_ptr<Node> child_;

@@ -34,13 +34,13 @@ struct Bench {
   }
   std::shared_ptr<Node> opened(const std::string& text) {
     auto node = open(text);
-    REQUIRE_MESSAGE(node.has_value(), (node ? "" : node.error().message()));
+    REQUIRE_MESSAGE(node.has_value(), (node ? "" : node.error()->message()));
     return *node;
   }
   std::string error(const std::string& text) {
     auto node = open(text);
     REQUIRE_MESSAGE(!node.has_value(), text);
-    const std::string message = node.error().message();
+    const std::string message = node.error()->message();
     CHECK(message.find('\n') == std::string::npos);
     return message;
   }
@@ -67,7 +67,7 @@ TEST_CASE("raw: the same over every filter and O_DIRECT") {
   const std::string path = bench.dir.file("image", 300'032);
   auto node =
       bench.open("file=" + path + ",cache=none,volatile=on,volatile-max=128k,fault=flush:1000000:EIO");
-  if (!node) return test::skipped("O_DIRECT: " + node.error().message());
+  if (!node) return test::skipped("O_DIRECT: " + node.error()->message());
   ModelCheck check(*bench.reactor, **node, {.seed = 5, .resize = true});
   check.run();
   CHECK(bench.reactor->wait((*node)->flush()).has_value());
@@ -91,10 +91,10 @@ TEST_CASE("raw: a window touches nothing around it") {
     CHECK(window->size() == 10'240);
     ModelCheck check(*bench.reactor, *window, {.seed = 3});
     check.run();
-    CHECK(bench.write(*window, 10'239, "xy").error().kind == ErrorKind::Invalid);
-    CHECK(bench.write(*window, UINT64_MAX - 999, "xy").error().kind == ErrorKind::Invalid);
-    CHECK(bench.reactor->wait(window->resize(512)).error().kind == ErrorKind::NotSupported);
-    CHECK(bench.reactor->wait(window->map(0, 20'000)).error().kind == ErrorKind::Invalid);
+    CHECK(bench.write(*window, 10'239, "xy").error()->kind == ErrorKind::Invalid);
+    CHECK(bench.write(*window, UINT64_MAX - 999, "xy").error()->kind == ErrorKind::Invalid);
+    CHECK(bench.reactor->wait(window->resize(512)).error()->kind == ErrorKind::NotSupported);
+    CHECK(bench.reactor->wait(window->map(0, 20'000)).error()->kind == ErrorKind::Invalid);
     CHECK(bench.reactor->wait(window->close()).has_value());
   }
   auto whole = bench.opened("file=" + path);
@@ -109,7 +109,7 @@ TEST_CASE("raw: with an offset alone the window reaches to the end and grows wit
   CHECK(bench.reactor->wait(node->resize(1 << 20)).has_value());
   CHECK(node->size() == 1 << 20);
   CHECK(node->child()->size() == (1 << 20) + 512);
-  CHECK(bench.reactor->wait(node->resize(UINT64_MAX)).error().kind == ErrorKind::Invalid);
+  CHECK(bench.reactor->wait(node->resize(UINT64_MAX)).error()->kind == ErrorKind::Invalid);
 }
 
 TEST_CASE("graph: what cannot be opened says what and what to do, and leaves no lock") {
@@ -136,7 +136,7 @@ TEST_CASE("graph: null, filters in their order, elision, warnings") {
   CHECK(bench.warnings[0].find("cache=unsafe") != std::string::npos);
   // The injected failure stops above volatile, which therefore never heard of a flush.
   CHECK(bench.write(*node, 0, "data").has_value());
-  CHECK(bench.reactor->wait(node->flush()).error().number == EIO);
+  CHECK(bench.reactor->wait(node->flush()).error()->number == EIO);
   CHECK(protocol_counters_below(*node).writes == 0);
   CHECK(bench.reactor->wait(node->flush()).has_value());
   CHECK(protocol_counters_below(*node).writes == 1);

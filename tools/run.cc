@@ -49,7 +49,7 @@ Result<vmm::MachineOptions> machine_options(const RunOptions& given, const Forma
   for (const std::string& text : given.disks) {
     auto spec = parse_disk_spec(text, registry);
     if (!spec) {
-      spec.error().operation = "--disk " + text;  // which of them
+      spec.error()->operation = "--disk " + text;  // which of them
       return std::unexpected(spec.error());
     }
     options.disks.push_back(std::move(*spec));
@@ -61,13 +61,13 @@ int run(const RunOptions& given) {
   FormatRegistry registry;
   register_formats(registry);
   auto options = machine_options(given, registry);
-  if (!options) return usage_error(options.error());
+  if (!options) return usage_error(*options.error());
   // Before there are threads: they inherit what is blocked.
   auto signals = vmm::SignalWatcher::create();
-  if (!signals) return usage_error(signals.error());
+  if (!signals) return usage_error(*signals.error());
   std::vector<std::string> notes;
   auto machine = vmm::Machine::create(std::move(*options), registry, notes);
-  if (!machine) return usage_error(machine.error());
+  if (!machine) return usage_error(*machine.error());
   for (const std::string& note : notes) vmm::say("spindle run: " + note);
 
   vmm::Machine& running = **machine;

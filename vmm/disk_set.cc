@@ -225,7 +225,7 @@ std::vector<Error> DiskSet::settle() {
     for (Entry& entry : entries_) {
       co_await entry.disk->drain();
       auto reverted = co_await entry.disk->revert_write_cache();
-      if (!reverted) errors.push_back(std::move(reverted.error()));
+      if (!reverted) errors.push_back(std::move(*reverted.error()));
     }
   });
   return errors;
@@ -237,7 +237,7 @@ std::vector<Error> DiskSet::close() {
     if (devices_) co_await devices_->stop();
     for (Entry& entry : entries_) {
       auto closed = co_await entry.disk->close();
-      if (!closed) errors.push_back(std::move(closed.error()));
+      if (!closed) errors.push_back(std::move(*closed.error()));
     }
   });
   return errors;

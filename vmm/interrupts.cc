@@ -33,7 +33,7 @@ VmMessages::~VmMessages() {
 }
 
 void VmMessages::route(unsigned number, uint64_t address, uint32_t data) {
-  if (auto routed = set_route(number, address, data); !routed) fault_(routed.error());
+  if (auto routed = set_route(number, address, data); !routed) fault_(*routed.error());
 }
 
 Result<> VmMessages::set_route(unsigned number, uint64_t address, uint32_t data) {

@@ -188,7 +188,7 @@ Result<std::vector<kvm_cpuid_entry2>> Kvm::supported_cpuid() const {
     CpuidList list(room);
     auto done = call(fd(), kGetSupportedCpuid, "KVM_GET_SUPPORTED_CPUID", list.header());
     if (done) return list.entries();
-    if (done.error().number != E2BIG) return std::unexpected(done.error());
+    if (done.error()->number != E2BIG) return std::unexpected(done.error());
   }
   return std::unexpected(Error::from_errno(E2BIG, "KVM_GET_SUPPORTED_CPUID", "KVM"));
 }
@@ -196,7 +196,7 @@ Result<std::vector<kvm_cpuid_entry2>> Kvm::supported_cpuid() const {
 Result<std::vector<uint32_t>> Kvm::msr_indices() const {
   MsrIndexList probe(0);
   auto counted = call(fd(), kGetMsrIndexList, "KVM_GET_MSR_INDEX_LIST", probe.header());
-  if (!counted && counted.error().number != E2BIG) return std::unexpected(counted.error());
+  if (!counted && counted.error()->number != E2BIG) return std::unexpected(counted.error());
   MsrIndexList list(probe.header()->count);
   SPINDLE_TRY(call(fd(), kGetMsrIndexList, "KVM_GET_MSR_INDEX_LIST", list.header()));
   return list.entries();
@@ -204,7 +204,7 @@ Result<std::vector<uint32_t>> Kvm::msr_indices() const {
 
 Result<std::unique_ptr<Vm>> Vm::create(const Kvm& kvm) {
   auto made = call(kvm.fd(), KVM_CREATE_VM, "KVM_CREATE_VM", 0);
-  if (!made) return std::unexpected(create_error(made.error()));
+  if (!made) return std::unexpected(create_error(*made.error()));
   std::unique_ptr<Vm> vm(new Vm(kvm, Fd(*made)));
   // Intel processors without unrestricted guest need these pages before the first vCPU; others ignore them.
   const uint64_t identity = kKvmIdentityMapAddress;

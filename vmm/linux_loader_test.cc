@@ -133,7 +133,7 @@ TEST_CASE("loader: every header field of an ELF file that lies is refused") {
     change(elf);
     const auto kernel = load(elf.bytes(), *ram);
     REQUIRE_FALSE(kernel);
-    CHECK(kernel.error().kind == ErrorKind::Invalid);
+    CHECK(kernel.error()->kind == ErrorKind::Invalid);
   };
   refused([](ElfFile& e) { e.header.e_ident[EI_CLASS] = ELFCLASS32; });
   refused([](ElfFile& e) { e.header.e_machine = EM_AARCH64; });
@@ -175,7 +175,7 @@ TEST_CASE("loader: every header field of a bzImage that lies is refused") {
     change(image);
     const auto kernel = load(image.bytes(), *ram);
     REQUIRE_FALSE(kernel);
-    CHECK(kernel.error().kind == ErrorKind::Invalid);
+    CHECK(kernel.error()->kind == ErrorKind::Invalid);
   };
   refused([](BzImage& i) { i.header.boot_flag = 0; });
   refused([](BzImage& i) { i.header.header = 0; });
@@ -244,7 +244,7 @@ TEST_CASE("loader: boot_params name the memory map, the command line and the tab
   images.command_line += 'x';
   const auto refused = load_linux(images, *ram);
   REQUIRE_FALSE(refused);
-  CHECK(refused.error().message().find("2047") != std::string::npos);
+  CHECK(refused.error()->message().find("2047") != std::string::npos);
 }
 
 TEST_CASE("memory: sizes are checked, and what does not fit below the hole goes above 4 GiB") {

@@ -75,7 +75,7 @@ Result<> Machine::build(const FormatRegistry& registry, std::vector<std::string>
   chipset_ = std::make_unique<Chipset>(
       ports_, *console_,
       [this, fault](unsigned gsi, bool level) {
-        if (auto set = vm_->set_irq_line(gsi, level); !set) fault(set.error());
+        if (auto set = vm_->set_irq_line(gsi, level); !set) fault(*set.error());
       },
       MachineRequests{.reset =
                           [this] {
@@ -223,12 +223,12 @@ Outcome Machine::react() {
         return {.code = 0, .reason = event.detail};
       case MachineEvent::Kind::WriteStatistics:
         if (auto written = write_statistics(std::nullopt); !written)
-          say("spindle: statistics: " + written.error().message());
+          say("spindle: statistics: " + written.error()->message());
         break;
       case MachineEvent::Kind::Reset:
         if (!options_.reboot) return {.code = 0, .reason = "guest reset"};
         if (auto reset = reset_guest(); !reset) {
-          return {.code = 1, .reason = "machine reset failed: " + reset.error().message()};
+          return {.code = 1, .reason = "machine reset failed: " + reset.error()->message()};
         }
         break;
     }
@@ -265,7 +265,7 @@ Outcome Machine::finish(Outcome outcome) {
     say("spindle: closing a disk: " + error.message());
   }
   if (auto written = write_statistics(outcome); !written) {
-    say("spindle: statistics: " + written.error().message());
+    say("spindle: statistics: " + written.error()->message());
     if (outcome.code == 0) outcome = {.code = 1, .reason = "the statistics could not be written"};
   }
   console_->stop();

@@ -133,8 +133,8 @@ TEST_CASE("disks: places and ids") {
   const auto refused = [](std::vector<DiskSpec> specs, const char* word) {
     const auto result = place_disks(specs);
     REQUIRE_FALSE(result);
-    CHECK(result.error().message().find(word) != std::string::npos);
-    CHECK(result.error().message().find('\n') == std::string::npos);
+    CHECK(result.error()->message().find(word) != std::string::npos);
+    CHECK(result.error()->message().find('\n') == std::string::npos);
   };
   refused({slave, slave}, "unit 0 has a disk already");
   refused({ide, ide, ide, ide, ide}, "no IDE place");

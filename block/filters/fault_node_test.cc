@@ -15,18 +15,18 @@ struct Bench {
 
   std::shared_ptr<FaultNode> node(std::string_view text) {
     auto rules = parse_fault_rules(text);
-    REQUIRE_MESSAGE(rules.has_value(), (rules ? "" : rules.error().message()));
+    REQUIRE_MESSAGE(rules.has_value(), (rules ? "" : rules.error()->message()));
     return std::make_shared<FaultNode>(null, *rules);
   }
   int write(Node& node, uint64_t offset, std::size_t length, bool fua = false) {
     std::string text(length, 'x');
     const iovec part{text.data(), text.size()};
     auto result = reactor->wait(node.write(offset, Buffers(std::span(&part, 1)), {.fua = fua}));
-    return result ? 0 : result.error().number;
+    return result ? 0 : result.error()->number;
   }
   int flush(Node& node) {
     auto result = reactor->wait(node.flush());
-    return result ? 0 : result.error().number;
+    return result ? 0 : result.error()->number;
   }
 };
 
@@ -61,7 +61,7 @@ TEST_CASE("fault: fua matches only writes with the flag, write matches both, any
   auto any = bench.node("any:3:EIO");
   CHECK(bench.write(*any, 0, 512) == 0);
   CHECK(bench.flush(*any) == 0);
-  CHECK(bench.reactor->wait(any->discard(0, 512)).error().number == EIO);
+  CHECK(bench.reactor->wait(any->discard(0, 512)).error()->number == EIO);
 }
 
 TEST_CASE("fault: several rules, the first that fires is obeyed, all count") {
@@ -129,9 +129,9 @@ TEST_CASE("fault: what is no rule is refused, with the piece that is wrong") {
                            "write:delay=1:delay=2"}) {
     auto rules = parse_fault_rules(text);
     REQUIRE_MESSAGE(!rules.has_value(), text);
-    CHECK(rules.error().kind == ErrorKind::Invalid);
-    CHECK(rules.error().message().find("fault=") != std::string::npos);
-    CHECK(rules.error().message().find('\n') == std::string::npos);
+    CHECK(rules.error()->kind == ErrorKind::Invalid);
+    CHECK(rules.error()->message().find("fault=") != std::string::npos);
+    CHECK(rules.error()->message().find('\n') == std::string::npos);
   }
   auto rules = parse_fault_rules("write:2:28");
   REQUIRE(rules.has_value());

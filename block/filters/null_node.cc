@@ -13,7 +13,7 @@ NullNode::NullNode(Reactor& reactor, Options options) : Node(reactor), options_(
 }
 
 Task<Result<>> NullNode::read(uint64_t offset, Buffers buffers) {
-  if (auto error = check_range("read", offset, buffers.size)) co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_range("read", offset, buffers.size));
   if (options_.read_zeroes) {
     for (const iovec& part : buffers.parts) std::memset(part.iov_base, 0, part.iov_len);
   }
@@ -21,17 +21,17 @@ Task<Result<>> NullNode::read(uint64_t offset, Buffers buffers) {
 }
 
 Task<Result<>> NullNode::write(uint64_t offset, Buffers buffers, WriteFlags) {
-  if (auto error = check_range("write", offset, buffers.size)) co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_range("write", offset, buffers.size));
   co_return Result<>{};
 }
 
 Task<Result<>> NullNode::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags) {
-  if (auto error = check_range("write_zeroes", offset, length)) co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_range("write_zeroes", offset, length));
   co_return Result<>{};
 }
 
 Task<Result<>> NullNode::discard(uint64_t offset, uint64_t length) {
-  if (auto error = check_range("discard", offset, length)) co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_range("discard", offset, length));
   co_return Result<>{};
 }
 
@@ -40,7 +40,7 @@ Task<Result<>> NullNode::flush() {
 }
 
 Task<Result<Extent>> NullNode::map(uint64_t offset, uint64_t length) {
-  if (auto error = check_range("map", offset, length)) co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_range("map", offset, length));
   co_return Extent{.offset = offset, .length = length, .zero = true};
 }
 

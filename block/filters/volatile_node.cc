@@ -40,15 +40,14 @@ VolatileNode::VolatileNode(std::shared_ptr<Node> child, Options options)
   facts_.discard_zeroes = false;
 }
 
-std::optional<Error> VolatileNode::check_modification(const char* operation, uint64_t offset,
-                                                      uint64_t length) const {
-  if (auto error = check_range(operation, offset, length)) return error;
-  if (facts_.read_only) return Error::from_errno(EROFS, operation, facts_.name, offset);
-  return std::nullopt;
+Result<> VolatileNode::check_modification(const char* operation, uint64_t offset, uint64_t length) const {
+  SPINDLE_TRY(check_range(operation, offset, length));
+  if (facts_.read_only) return std::unexpected(Error::from_errno(EROFS, operation, facts_.name, offset));
+  return {};
 }
 
 Task<Result<>> VolatileNode::read(uint64_t offset, Buffers buffers) {
-  if (auto error = check_range("read", offset, buffers.size)) co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_range("read", offset, buffers.size));
   const uint64_t end = offset + buffers.size;
   // What is held is noted before the child is read: a flush that ends meanwhile lets go of it.
   const auto pieces = held_.overlapping(offset, end);
@@ -87,16 +86,14 @@ void VolatileNode::hold(uint64_t offset, const Buffers& buffers) {
 }
 
 Task<Result<>> VolatileNode::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
-  if (auto error = check_modification("write", offset, buffers.size)) {
-    co_return std::unexpected(std::move(*error));
-  }
+  SPINDLE_CO_TRY(check_modification("write", offset, buffers.size));
   if (buffers.size == 0) co_return Result<>{};
   const uint64_t cost = cost_of_write(buffers.size);
   if (flags.fua || cost > options_.max_bytes / 2) co_return co_await write_through(offset, buffers, flags);
   auto room = co_await make_room(cost);
   if (!room) co_return room;
   // The file may have been cut while room was made.
-  if (auto error = check_range("write", offset, buffers.size)) co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_range("write", offset, buffers.size));
   hold(offset, buffers);
   co_return Result<>{};
 }
@@ -106,7 +103,7 @@ Task<Result<>> VolatileNode::write_through(uint64_t offset, Buffers buffers, Wri
   co_await turn;
   auto result = co_await hand_down_size();
   if (!result) co_return result;
-  if (auto error = check_range("write", offset, buffers.size)) co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_range("write", offset, buffers.size));
   const uint64_t before = order_;
   discards_.cut(offset, offset + buffers.size, before);
   result = co_await child_->write(offset, buffers, flags);
@@ -116,15 +113,12 @@ Task<Result<>> VolatileNode::write_through(uint64_t offset, Buffers buffers, Wri
 }
 
 Task<Result<>> VolatileNode::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags flags) {
-  if (auto error = check_modification("write_zeroes", offset, length)) {
-    co_return std::unexpected(std::move(*error));
-  }
+  SPINDLE_CO_TRY(check_modification("write_zeroes", offset, length));
   if (length == 0) co_return Result<>{};
   if (!flags.fua) {
     auto room = co_await make_room(cost_of_write(0));
     if (!room) co_return room;
-    if (auto error = check_range("write_zeroes", offset, length))
-      co_return std::unexpected(std::move(*error));
+    SPINDLE_CO_TRY(check_range("write_zeroes", offset, length));
     ++order_;
     discards_.cut(offset, offset + length, order_);
     held_.put({.offset = offset, .length = length, .order = order_, .unmap = flags.unmap});
@@ -134,7 +128,7 @@ Task<Result<>> VolatileNode::write_zeroes(uint64_t offset, uint64_t length, Zero
   co_await turn;
   auto result = co_await hand_down_size();
   if (!result) co_return result;
-  if (auto error = check_range("write_zeroes", offset, length)) co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_range("write_zeroes", offset, length));
   const uint64_t before = order_;
   discards_.cut(offset, offset + length, before);
   result = co_await child_->write_zeroes(offset, length, flags);
@@ -143,12 +137,11 @@ Task<Result<>> VolatileNode::write_zeroes(uint64_t offset, uint64_t length, Zero
 }
 
 Task<Result<>> VolatileNode::discard(uint64_t offset, uint64_t length) {
-  if (auto error = check_modification("discard", offset, length))
-    co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_modification("discard", offset, length));
   if (length == 0) co_return Result<>{};
   auto room = co_await make_room(cost_of_write(0));
   if (!room) co_return room;
-  if (auto error = check_range("discard", offset, length)) co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_range("discard", offset, length));
   ++order_;
   discards_.put({.offset = offset, .length = length, .order = order_});
   co_return Result<>{};
@@ -238,7 +231,7 @@ Task<Result<>> VolatileNode::make_room(uint64_t bytes) {
 }
 
 Task<Result<Extent>> VolatileNode::map(uint64_t offset, uint64_t length) {
-  if (auto error = check_range("map", offset, length)) co_return std::unexpected(std::move(*error));
+  SPINDLE_CO_TRY(check_range("map", offset, length));
   Extent extent{.offset = offset, .length = length};
   const HeldMap::Piece* piece = held_.at_or_after(offset);
   if (piece && piece->offset <= offset) {

@@ -63,7 +63,7 @@ class VolatileNode final : public Node {
 
  private:
   void hold(uint64_t offset, const Buffers& buffers);
-  std::optional<Error> check_modification(const char* operation, uint64_t offset, uint64_t length) const;
+  Result<> check_modification(const char* operation, uint64_t offset, uint64_t length) const;
   Task<Result<>> make_room(uint64_t bytes);
   Task<Result<>> write_through(uint64_t offset, Buffers buffers, WriteFlags flags);
   // The caller of these has the turn.

@@ -37,7 +37,7 @@ struct Bench {
     std::string text(length, '?');
     const iovec part{text.data(), text.size()};
     auto result = reactor->wait(from.read(offset, Buffers(std::span(&part, 1))));
-    CHECK_MESSAGE(result.has_value(), (result ? "" : result.error().message()));
+    CHECK_MESSAGE(result.has_value(), (result ? "" : result.error()->message()));
     return text;
   }
   Result<> flush() { return reactor->wait(node->flush()); }
@@ -129,7 +129,7 @@ TEST_CASE("volatile: if the child fails a write or the flush, the flush fails an
     const uint64_t held = bench.node->held_bytes();
     auto result = bench.flush();
     REQUIRE(!result.has_value());
-    CHECK(result.error().number == EIO);
+    CHECK(result.error()->number == EIO);
     CHECK(bench.node->held_bytes() == held);
     CHECK(bench.read(*bench.node, 0, 4) == "data");
     const std::string below = bench.read(*bench.file, 0, 4);
@@ -192,7 +192,7 @@ TEST_CASE("volatile: making room hands down the oldest, without a flush, and fai
   Result<> result;
   for (int i = 0; i < 40 && result; ++i) result = bench.write(*bench.node, i * 4096, std::string(4096, 'z'));
   REQUIRE(!result.has_value());
-  CHECK(result.error().kind == ErrorKind::NoSpace);
+  CHECK(result.error()->kind == ErrorKind::NoSpace);
   CHECK(bench.node->held_bytes() <= 128 << 10);
 }
 

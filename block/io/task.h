@@ -112,6 +112,13 @@ inline Task<void> Promise<void>::get_return_object() noexcept {
 }
 }  // namespace detail
 
+/// A task that ends at once with `value`: for functions that hand on a task and have found nothing to hand
+/// on.
+template <typename T>
+Task<T> finished(T value) {
+  co_return value;
+}
+
 /// The return type of a coroutine that nobody awaits: it starts at the call and frees its frame when it ends.
 /// Whoever starts one must know when it ended before destroying what it uses (see Disk::drain, or a counter
 /// of one's own).

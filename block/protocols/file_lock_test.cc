@@ -81,18 +81,18 @@ TEST_CASE("lock: one writer, or any number of readers") {
     REQUIRE(writer.has_value());
     auto second = bench.open(false);
     REQUIRE(!second.has_value());
-    CHECK(second.error().kind == ErrorKind::InUse);
-    CHECK(second.error().message().find(bench.path) != std::string::npos);
-    CHECK(second.error().message().find("in use") != std::string::npos);
-    CHECK(second.error().message().find("locking=off") != std::string::npos);
-    CHECK(bench.open(true).error().kind == ErrorKind::InUse);
+    CHECK(second.error()->kind == ErrorKind::InUse);
+    CHECK(second.error()->message().find(bench.path) != std::string::npos);
+    CHECK(second.error()->message().find("in use") != std::string::npos);
+    CHECK(second.error()->message().find("locking=off") != std::string::npos);
+    CHECK(bench.open(true).error()->kind == ErrorKind::InUse);
     CHECK(bench.open(false, LockPolicy::Off).has_value());
   }
   {
     auto reader = bench.open(true);
     REQUIRE(reader.has_value());
     CHECK(bench.open(true).has_value());
-    CHECK(bench.open(false).error().kind == ErrorKind::InUse);
+    CHECK(bench.open(false).error()->kind == ErrorKind::InUse);
     // A refused open leaves no lock behind.
     CHECK(bench.open(true).has_value());
   }
@@ -103,7 +103,7 @@ TEST_CASE("lock: close lets go, and a format that grows its file excludes a plai
   Bench bench;
   auto grower = bench.open(false, LockPolicy::On, true);
   REQUIRE(grower.has_value());
-  CHECK(bench.open(false).error().kind == ErrorKind::InUse);
+  CHECK(bench.open(false).error()->kind == ErrorKind::InUse);
   CHECK(bench.reactor->wait((*grower)->close()).has_value());
   CHECK(bench.open(false, LockPolicy::On, true).has_value());
 }
@@ -147,9 +147,9 @@ TEST_CASE("lock: we see qemu-io's in use") {
   {
     QemuIo writer(bench.path, "");
     REQUIRE_MESSAGE(writer.opened(), writer.output());
-    CHECK(bench.open(false).error().kind == ErrorKind::InUse);
-    CHECK(bench.open(true).error().kind == ErrorKind::InUse);
-    CHECK(bench.open(false, LockPolicy::Auto).error().kind == ErrorKind::InUse);
+    CHECK(bench.open(false).error()->kind == ErrorKind::InUse);
+    CHECK(bench.open(true).error()->kind == ErrorKind::InUse);
+    CHECK(bench.open(false, LockPolicy::Auto).error()->kind == ErrorKind::InUse);
     CHECK(bench.open(false, LockPolicy::Off).has_value());
   }
   {
@@ -175,7 +175,7 @@ TEST_CASE("lock: where there are no locks, auto warns and goes on, on fails, off
   CHECK(warnings == 1);
   auto on = lock_image(ends[1], "image", lock_bits(false, false), LockPolicy::On, warn);
   REQUIRE(!on.has_value());
-  CHECK(on.error().kind == ErrorKind::NotSupported);
+  CHECK(on.error()->kind == ErrorKind::NotSupported);
   CHECK(lock_image(ends[1], "image", lock_bits(false, false), LockPolicy::Off, warn).has_value());
   CHECK(warnings == 1);
   ::close(ends[1]);

@@ -148,10 +148,6 @@ Error FileNode::error_of(int negative_errno, const char* operation, uint64_t off
   return Error::from_errno(-negative_errno, operation, options_.path, offset);
 }
 
-Error FileNode::out_of_range(const char* operation, uint64_t offset, uint64_t length) const {
-  return *check_range(operation, offset, length);
-}
-
 Task<Result<>> FileNode::datasync(int fd) {
   int result;
   do {
@@ -171,7 +167,7 @@ Task<Result<>> FileNode::flush() {
 }
 
 Task<Result<Extent>> FileNode::map(uint64_t offset, uint64_t length) {
-  if (!in_range(offset, length)) co_return std::unexpected(out_of_range("map", offset, length));
+  SPINDLE_CO_TRY(check_range("map", offset, length));
   Extent extent{.offset = offset, .length = length, .data = true, .file_offset = offset};
   if (length == 0) co_return extent;
   const off_t data = ::lseek(fd_, static_cast<off_t>(offset), SEEK_DATA);

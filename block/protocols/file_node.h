@@ -93,10 +93,6 @@ class FileNode final : public Node {
   Result<> setup();
   Result<> open_tail();
   Error error_of(int negative_errno, const char* operation, uint64_t offset) const;
-  Error out_of_range(const char* operation, uint64_t offset, uint64_t length) const;
-  bool in_range(uint64_t offset, uint64_t length) const {
-    return offset <= size_ && length <= size_ - offset;
-  }
   bool aligned_request(uint64_t offset, uint64_t length) const {
     return ((offset | length) & (facts_.request_alignment - 1)) == 0;
   }
@@ -108,9 +104,11 @@ class FileNode final : public Node {
   bool passes(uint64_t offset, const Buffers& buffers) const;
 
   // file_transfer.cc
+  Task<Result<>> read_at_once(uint64_t offset, Buffers buffers);
   Task<Result<>> read_rest(uint64_t offset, Buffers buffers, uint64_t done);
   Task<Result<>> read_bounced(uint64_t offset, Buffers buffers, uint64_t done);
   Task<Result<>> read_flat(uint64_t offset, std::byte* memory, uint64_t length);
+  Task<Result<>> write_otherwise(uint64_t offset, Buffers buffers, bool fua);
   Task<Result<>> write_any(uint64_t offset, Buffers buffers, int rw_flags);
   Task<Result<>> write_fua(uint64_t offset, Buffers buffers);
   Task<Result<>> write_rest(int fd, uint64_t offset, Buffers buffers, uint64_t position, uint64_t done,

@@ -27,7 +27,7 @@ struct Bench {
 
   std::shared_ptr<FileNode> open(FileNode::Options options) {
     auto node = FileNode::open(*reactor, std::move(options));
-    REQUIRE_MESSAGE(node.has_value(), (node ? "" : node.error().message()));
+    REQUIRE_MESSAGE(node.has_value(), (node ? "" : node.error()->message()));
     return *node;
   }
   Result<> write(Node& node, uint64_t offset, std::string text, bool fua = false) {
@@ -38,7 +38,7 @@ struct Bench {
     std::string text(length, '?');
     const iovec part{text.data(), text.size()};
     auto result = reactor->wait(node.read(offset, Buffers(std::span(&part, 1))));
-    CHECK_MESSAGE(result.has_value(), (result ? "" : result.error().message()));
+    CHECK_MESSAGE(result.has_value(), (result ? "" : result.error()->message()));
     return text;
   }
 };
@@ -47,8 +47,8 @@ struct Bench {
 std::shared_ptr<FileNode> open_direct(Bench& bench, const std::string& path) {
   auto node = FileNode::open(*bench.reactor, {.path = path, .direct = true});
   if (node) return *node;
-  CHECK(node.error().message().find("cache=writeback") != std::string::npos);
-  skipped("O_DIRECT: " + node.error().message());
+  CHECK(node.error()->message().find("cache=writeback") != std::string::npos);
+  skipped("O_DIRECT: " + node.error()->message());
   return nullptr;
 }
 
@@ -102,7 +102,7 @@ TEST_CASE("file: no descriptor of the image holds O_SYNC or O_DSYNC, in any cach
     auto node = FileNode::open(*bench.reactor,
                                {.path = path, .direct = is_direct(mode), .never_flush = never_flushes(mode)});
     if (!node) {
-      skipped("O_DIRECT: " + node.error().message());
+      skipped("O_DIRECT: " + node.error()->message());
       continue;
     }
     unsigned seen = 0;
@@ -131,8 +131,8 @@ TEST_CASE("file: what is no image is refused with a reason") {
   const auto refused = [&](const std::string& path, ErrorKind kind, const char* reason) {
     auto node = FileNode::open(*bench.reactor, {.path = path});
     REQUIRE(!node.has_value());
-    CHECK(node.error().kind == kind);
-    CHECK_MESSAGE(node.error().message().find(reason) != std::string::npos, node.error().message());
+    CHECK(node.error()->kind == kind);
+    CHECK_MESSAGE(node.error()->message().find(reason) != std::string::npos, node.error()->message());
   };
   refused(bench.dir.path(), ErrorKind::Invalid, "directory");
   refused("/dev/null", ErrorKind::Invalid, "character device");
@@ -145,13 +145,13 @@ TEST_CASE("file: what is no image is refused with a reason") {
 TEST_CASE("file: ranges outside are answered, whatever they are") {
   Bench bench;
   auto node = bench.open({.path = bench.dir.file("image", 1000)});
-  CHECK(bench.write(*node, 999, "ab").error().kind == ErrorKind::Invalid);
-  CHECK(bench.write(*node, UINT64_MAX, "ab").error().kind == ErrorKind::Invalid);
+  CHECK(bench.write(*node, 999, "ab").error()->kind == ErrorKind::Invalid);
+  CHECK(bench.write(*node, UINT64_MAX, "ab").error()->kind == ErrorKind::Invalid);
   auto& reactor = *bench.reactor;
-  CHECK(reactor.wait(node->write_zeroes(1, UINT64_MAX, {})).error().kind == ErrorKind::Invalid);
-  CHECK(reactor.wait(node->discard(UINT64_MAX, UINT64_MAX)).error().kind == ErrorKind::Invalid);
-  CHECK(reactor.wait(node->map(1001, 0)).error().kind == ErrorKind::Invalid);
-  CHECK(reactor.wait(node->resize(UINT64_MAX)).error().kind == ErrorKind::NoSpace);
+  CHECK(reactor.wait(node->write_zeroes(1, UINT64_MAX, {})).error()->kind == ErrorKind::Invalid);
+  CHECK(reactor.wait(node->discard(UINT64_MAX, UINT64_MAX)).error()->kind == ErrorKind::Invalid);
+  CHECK(reactor.wait(node->map(1001, 0)).error()->kind == ErrorKind::Invalid);
+  CHECK(reactor.wait(node->resize(UINT64_MAX)).error()->kind == ErrorKind::NoSpace);
   CHECK(bench.write(*node, 1000, "").has_value());
 }
 
@@ -216,19 +216,19 @@ TEST_CASE("file: read-only refuses every change") {
   Bench bench;
   auto node = bench.open({.path = bench.dir.file("image", 4096), .read_only = true});
   CHECK(node->facts().read_only);
-  CHECK(bench.write(*node, 0, "x").error().kind == ErrorKind::ReadOnly);
-  CHECK(bench.reactor->wait(node->write_zeroes(0, 512, {})).error().kind == ErrorKind::ReadOnly);
-  CHECK(bench.reactor->wait(node->discard(0, 4096)).error().kind == ErrorKind::ReadOnly);
-  CHECK(bench.reactor->wait(node->resize(8192)).error().kind == ErrorKind::ReadOnly);
+  CHECK(bench.write(*node, 0, "x").error()->kind == ErrorKind::ReadOnly);
+  CHECK(bench.reactor->wait(node->write_zeroes(0, 512, {})).error()->kind == ErrorKind::ReadOnly);
+  CHECK(bench.reactor->wait(node->discard(0, 4096)).error()->kind == ErrorKind::ReadOnly);
+  CHECK(bench.reactor->wait(node->resize(8192)).error()->kind == ErrorKind::ReadOnly);
 }
 
 TEST_CASE("file: after close everything fails, nothing crashes") {
   Bench bench;
   auto node = bench.open({.path = bench.dir.file("image", 4096)});
   CHECK(bench.reactor->wait(node->close()).has_value());
-  CHECK(bench.write(*node, 0, "x").error().number == EBADF);
-  CHECK(bench.reactor->wait(node->flush()).error().number == EBADF);
-  CHECK(bench.reactor->wait(node->resize(0)).error().number == EBADF);
+  CHECK(bench.write(*node, 0, "x").error()->number == EBADF);
+  CHECK(bench.reactor->wait(node->flush()).error()->number == EBADF);
+  CHECK(bench.reactor->wait(node->resize(0)).error()->number == EBADF);
 }
 
 TEST_CASE("file: a write beyond the size that a growth is about to reach waits for it") {
@@ -273,7 +273,7 @@ TEST_CASE("file: a cut waits for the writes behind it, which do not make the fil
   });
   // Comes after the cut, whose size it must respect.
   spawn(node->write(512 << 10, Buffers(std::span(&part, 1)), {}), [&](Result<> result) {
-    CHECK(result.error().kind == ErrorKind::Invalid);
+    CHECK(result.error()->kind == ErrorKind::Invalid);
     ++done;
   });
   bench.reactor->run_until([&] { return done == 3; });
@@ -320,9 +320,9 @@ TEST_CASE("file: a file size limit is an ordinary request error, also with FUA")
   for (const bool fua : {false, true}) {
     auto result = bench.write(*node, 512 << 10, "x", fua);
     REQUIRE(!result.has_value());
-    CHECK(result.error().kind == ErrorKind::NoSpace);
-    CHECK(result.error().number == EFBIG);
-    CHECK(result.error().offset == 512 << 10);
+    CHECK(result.error()->kind == ErrorKind::NoSpace);
+    CHECK(result.error()->number == EFBIG);
+    CHECK(result.error()->offset == 512 << 10);
   }
   REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
   std::signal(SIGXFSZ, handler);
@@ -345,10 +345,10 @@ TEST_CASE("file: a full file system is an ordinary request error, and what fits 
     uint64_t offset = 0;
     for (; result && offset < (4 << 20); offset += piece.size()) result = bench.write(*node, offset, piece);
     REQUIRE(!result.has_value());
-    CHECK(result.error().kind == ErrorKind::NoSpace);
+    CHECK(result.error()->kind == ErrorKind::NoSpace);
     CHECK(offset >= (512 << 10));
-    CHECK(bench.write(*node, 2 << 20, piece, true).error().kind == ErrorKind::NoSpace);
-    CHECK(bench.reactor->wait(node->write_zeroes(2 << 20, 1 << 20, {})).error().kind == ErrorKind::NoSpace);
+    CHECK(bench.write(*node, 2 << 20, piece, true).error()->kind == ErrorKind::NoSpace);
+    CHECK(bench.reactor->wait(node->write_zeroes(2 << 20, 1 << 20, {})).error()->kind == ErrorKind::NoSpace);
     CHECK(bench.read(*node, 0, piece.size()) == piece);
     CHECK(bench.reactor->wait(node->flush()).has_value());
     // Space given back can be used again.
@@ -390,11 +390,11 @@ TEST_CASE("file: a FUA write that found no space is no failed flush, whenever sp
       bench.reactor->run_until([&] { return result.has_value(); });
       if (!*result) {
         ++refused;
-        CHECK_MESSAGE(result->error().kind == ErrorKind::NoSpace, result->error().message());
+        CHECK_MESSAGE(result->error()->kind == ErrorKind::NoSpace, result->error()->message());
       }
       // The disk goes on.
       auto again = bench.reactor->wait(disk.write(1 << 20, buffers, {.fua = true}));
-      CHECK_MESSAGE(again.has_value(), (again ? "" : again.error().message()));
+      CHECK_MESSAGE(again.has_value(), (again ? "" : again.error()->message()));
       CHECK(bench.reactor->wait(disk.discard(0, disk.size())).has_value());
       CHECK(bench.reactor->wait(disk.flush()).has_value());
     }
@@ -412,11 +412,11 @@ TEST_CASE("file: a block device reads, writes, zeroes and keeps its size") {
   const std::string device = loop.output.substr(0, loop.output.find('\n'));
   for (const bool direct : {false, true}) {
     auto node = FileNode::open(*bench.reactor, {.path = device, .direct = direct});
-    REQUIRE_MESSAGE(node.has_value(), (node ? "" : node.error().message()));
+    REQUIRE_MESSAGE(node.has_value(), (node ? "" : node.error()->message()));
     CHECK((*node)->size() == 8 << 20);
     ModelCheck(*bench.reactor, **node, {.seed = 11, .batches = 60}).run();
     CHECK(bench.reactor->wait((*node)->resize(8 << 20)).has_value());
-    CHECK(bench.reactor->wait((*node)->resize(9 << 20)).error().kind == ErrorKind::NotSupported);
+    CHECK(bench.reactor->wait((*node)->resize(9 << 20)).error()->kind == ErrorKind::NotSupported);
     CHECK(bench.reactor->wait((*node)->close()).has_value());
   }
   CHECK(test::run_command("losetup -d " + device).status == 0);

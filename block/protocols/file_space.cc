@@ -45,8 +45,8 @@ std::byte* zero_buffer() {
 // are right otherwise it means the same.
 bool says_cannot(const Result<>& result) {
   if (result) return false;
-  return result.error().kind == ErrorKind::NotSupported || result.error().number == EINVAL ||
-         result.error().number == ENODEV;
+  return result.error()->kind == ErrorKind::NotSupported || result.error()->number == EINVAL ||
+         result.error()->number == ENODEV;
 }
 
 }  // namespace
@@ -67,17 +67,17 @@ Task<Result<>> FileNode::fallocate(int mode, uint64_t offset, uint64_t length, c
 Task<Result<>> FileNode::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags flags) {
   constexpr uint64_t kLargestOffset = std::numeric_limits<off_t>::max();
   if (offset > kLargestOffset || length > kLargestOffset - offset) {
-    co_return std::unexpected(out_of_range("write_zeroes", offset, length));
+    co_return check_range("write_zeroes", offset, length);
   }
   RangeLock::Hold hold(ranges_, down(offset), up(offset + length), mode_of(offset, length));
   co_await hold;
-  if (!in_range(offset, length)) co_return std::unexpected(out_of_range("write_zeroes", offset, length));
+  SPINDLE_CO_TRY(check_range("write_zeroes", offset, length));
   if (options_.read_only) co_return std::unexpected(error_of(-EROFS, "write_zeroes", offset));
   if (length == 0) co_return Result<>{};
   auto result = co_await zero_range(offset, length, flags);
   if (!result || !flags.fua || options_.never_flush) co_return result;
   result = co_await datasync(fua_fd_);
-  if (!result) result.error().kind = ErrorKind::FlushFailed;
+  if (!result) result.error()->kind = ErrorKind::FlushFailed;
   co_return result;
 }
 
@@ -158,12 +158,12 @@ Task<Result<>> FileNode::write_zero_buffers(uint64_t offset, uint64_t length) {
 Task<Result<>> FileNode::discard(uint64_t offset, uint64_t length) {
   constexpr uint64_t kLargestOffset = std::numeric_limits<off_t>::max();
   if (offset > kLargestOffset || length > kLargestOffset - offset) {
-    co_return std::unexpected(out_of_range("discard", offset, length));
+    co_return check_range("discard", offset, length);
   }
   // Whole granules only, so this is never partial: it shares.
   RangeLock::Hold hold(ranges_, down(offset), up(offset + length), RangeLock::Mode::Shared);
   co_await hold;
-  if (!in_range(offset, length)) co_return std::unexpected(out_of_range("discard", offset, length));
+  SPINDLE_CO_TRY(check_range("discard", offset, length));
   if (options_.read_only) co_return std::unexpected(error_of(-EROFS, "discard", offset));
   const uint64_t granule = facts_.discard_granularity;
   const uint64_t begin = (offset + granule - 1) / granule * granule;

@@ -26,6 +26,11 @@ bool overflows(uint64_t offset, uint64_t length) {
   return offset > kLargestOffset || length > kLargestOffset - offset;
 }
 
+// Small enough, and not empty: one submission does it, if it is not cut short.
+bool one_operation(const Buffers& buffers) {
+  return buffers.parts.size() <= kMaxParts && buffers.size <= kMaxTransfer && buffers.size != 0;
+}
+
 }  // namespace
 
 bool FileNode::passes(uint64_t offset, const Buffers& buffers) const {
@@ -51,14 +56,13 @@ Task<bool> FileNode::again(int result, unsigned& attempts) {
 }
 
 Task<Result<>> FileNode::read(uint64_t offset, Buffers buffers) {
-  if (!in_range(offset, buffers.size)) {
-    co_return std::unexpected(out_of_range("read", offset, buffers.size));
-  }
-  if (buffers.size == 0) co_return Result<>{};
-  if (!passes(offset, buffers)) co_return co_await read_bounced(offset, buffers, 0);
-  if (buffers.parts.size() > kMaxParts || buffers.size > kMaxTransfer) {
-    co_return co_await read_rest(offset, buffers, 0);
-  }
+  if (auto inside = check_range("read", offset, buffers.size); !inside) return finished(std::move(inside));
+  if (!passes(offset, buffers)) return read_bounced(offset, buffers, 0);
+  if (!one_operation(buffers)) return read_rest(offset, buffers, 0);
+  return read_at_once(offset, buffers);
+}
+
+Task<Result<>> FileNode::read_at_once(uint64_t offset, Buffers buffers) {
   ++counters_.reads;
   const int result = co_await reactor().submit([&](io_uring_sqe* sqe) {
     if (buffers.parts.size() == 1) {
@@ -69,7 +73,8 @@ Task<Result<>> FileNode::read(uint64_t offset, Buffers buffers) {
     }
     by_slot(sqe);
   });
-  if (result == static_cast<int>(buffers.size)) co_return Result<>{};
+  if (result == static_cast<int>(buffers.size)) [[likely]]
+    co_return Result<>{};
   if (result < 0 && result != -EINTR && result != -EAGAIN) {
     co_return std::unexpected(error_of(result, "read", offset));
   }
@@ -155,18 +160,14 @@ Task<Result<>> FileNode::read_flat(uint64_t offset, std::byte* memory, uint64_t 
 }
 
 Task<Result<>> FileNode::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
-  if (overflows(offset, buffers.size)) co_return std::unexpected(out_of_range("write", offset, buffers.size));
+  if (overflows(offset, buffers.size)) co_return check_range("write", offset, buffers.size);
   // The place in the order comes before the look at the size: a growth under way is waited for.
   RangeLock::Hold hold(ranges_, down(offset), up(offset + buffers.size), mode_of(offset, buffers.size));
   co_await hold;
-  if (!in_range(offset, buffers.size)) {
-    co_return std::unexpected(out_of_range("write", offset, buffers.size));
-  }
-  if (options_.read_only) co_return std::unexpected(error_of(-EROFS, "write", offset));
-  if (buffers.size == 0) co_return Result<>{};
-  if (flags.fua && !options_.never_flush) co_return co_await write_fua(offset, buffers);
-  if (buffers.parts.size() > kMaxParts || buffers.size > kMaxTransfer || !passes(offset, buffers)) {
-    co_return co_await write_any(offset, buffers, 0);
+  const bool fua = flags.fua && !options_.never_flush;
+  if (options_.read_only || fua || !one_operation(buffers) || !passes(offset, buffers) ||
+      !check_range("write", offset, buffers.size)) {
+    co_return co_await write_otherwise(offset, buffers, fua);
   }
   ++counters_.writes;
   const int result = co_await reactor().submit([&](io_uring_sqe* sqe) {
@@ -178,12 +179,22 @@ Task<Result<>> FileNode::write(uint64_t offset, Buffers buffers, WriteFlags flag
     }
     by_slot(sqe);
   });
-  if (result == static_cast<int>(buffers.size)) co_return Result<>{};
+  if (result == static_cast<int>(buffers.size)) [[likely]]
+    co_return Result<>{};
   if (result < 0 && result != -EINTR && result != -EAGAIN) {
     co_return std::unexpected(error_of(result, "write", offset));
   }
   const uint64_t done = result > 0 ? static_cast<uint64_t>(result) : 0;
   co_return co_await write_rest(fd_, offset, buffers, 0, done, buffers.size, 0);
+}
+
+Task<Result<>> FileNode::write_otherwise(uint64_t offset, Buffers buffers, bool fua) {
+  if (auto inside = check_range("write", offset, buffers.size); !inside) return finished(std::move(inside));
+  if (options_.read_only) {
+    return finished(Result<>(std::unexpected(error_of(-EROFS, "write", offset))));
+  }
+  if (buffers.size == 0) return finished(Result<>{});
+  return fua ? write_fua(offset, buffers) : write_any(offset, buffers, 0);
 }
 
 // One write on any path. The caller holds the range.
@@ -197,20 +208,20 @@ Task<Result<>> FileNode::write_fua(uint64_t offset, Buffers buffers) {
   if (can_dsync_) {
     result = co_await write_any(offset, buffers, RWF_DSYNC);
     if (result) co_return result;
-    if (result.error().kind == ErrorKind::NoSpace) {
+    if (result.error()->kind == ErrorKind::NoSpace) {
       // Not fd_: a flush that runs there at the same time would miss the error that this one is told.
       auto synced = co_await datasync(witness_fd_);
       if (synced) co_return result;
-      synced.error().kind = ErrorKind::FlushFailed;
+      synced.error()->kind = ErrorKind::FlushFailed;
       co_return synced;
     }
-    if (result.error().kind != ErrorKind::NotSupported) co_return result;
+    if (result.error()->kind != ErrorKind::NotSupported) co_return result;
     can_dsync_ = false;
   }
   result = co_await write_any(offset, buffers, 0);
   if (!result) co_return result;
   result = co_await datasync(fua_fd_);
-  if (!result) result.error().kind = ErrorKind::FlushFailed;
+  if (!result) result.error()->kind = ErrorKind::FlushFailed;
   co_return result;
 }
 

@@ -54,7 +54,7 @@ class ModelCheck {
     std::vector<std::byte> all(node.size());
     const iovec part{all.data(), all.size()};
     auto result = reactor_.wait(node.read(0, Buffers(std::span(&part, 1))));
-    REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message()));
+    REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error()->message()));
     compare(0, all);
   }
 
@@ -127,7 +127,7 @@ class ModelCheck {
     std::size_t finished = 0;
     for (auto& operation : batch) {
       spawn(start(*operation), [&finished](Result<> result) {
-        CHECK_MESSAGE(result.has_value(), (result ? "" : result.error().message()));
+        CHECK_MESSAGE(result.has_value(), (result ? "" : result.error()->message()));
         ++finished;
       });
     }
@@ -194,7 +194,7 @@ class ModelCheck {
     std::vector<std::byte> all(data_.size());
     const iovec part{all.data(), all.size()};
     auto result = reactor_.wait(node_.read(0, Buffers(std::span(&part, 1))));
-    REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message()));
+    REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error()->message()));
     if (adopt) {
       data_ = all;
     } else {
@@ -205,7 +205,7 @@ class ModelCheck {
   void resize() {
     const uint64_t size = (1 + pick(options_.largest)) / options_.granule * options_.granule;
     auto result = reactor_.wait(node_.resize(size));
-    REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message()));
+    REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error()->message()));
     REQUIRE(node_.size() == size);
     data_.resize(size, std::byte{0});
     loose_.resize(size, false);

@@ -53,7 +53,7 @@ Task<Outcome> locate_read_error(Disk& disk, const Request& request, Buffers data
     if (result) {
       good += half;
     } else {
-      error = read_error(result.error());
+      error = read_error(*result.error());
       end = good + half;
     }
   }
@@ -71,7 +71,7 @@ Task<Outcome> locate_read_error(Disk& disk, const Request& request, Buffers data
 Task<Outcome> read_media(Drive& drive, const Request& request, Buffers data) {
   auto result = co_await drive.disk().read(request.lba << kSectorShift, data);
   if (result) co_return Outcome{};
-  const uint8_t error = read_error(result.error());
+  const uint8_t error = read_error(*result.error());
   co_return co_await locate_read_error(drive.disk(), request, data, error);
 }
 
@@ -79,7 +79,7 @@ Task<Outcome> write_media(Drive& drive, const Request& request, Buffers data) {
   const WriteFlags flags{.fua = request.command->fua};
   auto result = co_await drive.disk().write(request.lba << kSectorShift, data, flags);
   if (result) co_return Outcome{};
-  co_return Outcome{.error = write_error(result.error()), .lba = request.lba};
+  co_return Outcome{.error = write_error(*result.error()), .lba = request.lba};
 }
 
 Task<Outcome> verify_media(Drive& drive, const Request& request, Buffers) {

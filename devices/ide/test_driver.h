@@ -306,7 +306,7 @@ class Rig {
       nodes.push_back(node);
       disks.push_back(disk);
       auto attached = ide->attach(place / 2, place % 2, disk, options.drive);
-      if (!attached) throw std::runtime_error(attached.error().message());
+      if (!attached) throw std::runtime_error(attached.error()->message());
     }
     power_up();
   }

@@ -200,7 +200,7 @@ class MemoryNode final : public Node {
   }
 
   Task<Result<Extent>> map(uint64_t offset, uint64_t length) override {
-    if (auto error = check_range("map", offset, length)) co_return std::unexpected(std::move(*error));
+    SPINDLE_CO_TRY(check_range("map", offset, length));
     co_return Extent{.offset = offset, .length = length, .data = true};
   }
   Task<Result<>> resize(uint64_t size) override {
@@ -246,7 +246,8 @@ class MemoryNode final : public Node {
     }
     Gate gate{*this, operation.kind};
     co_await gate;
-    if (auto error = check_range(name(operation.kind), operation.offset, operation.length)) co_return error;
+    if (auto inside = check_range(name(operation.kind), operation.offset, operation.length); !inside)
+      co_return *inside.error();
     std::lock_guard lock(mutex_);
     for (Failure& failure : failures_) {
       if (failure.kind != operation.kind || failure.times == 0) continue;

@@ -25,7 +25,7 @@ constexpr uint32_t kNonDataDescriptors = 2;
 
 struct VirtioBlk::Request {
   Chain chain;
-  BlkRequest parsed;
+  uint8_t* status = nullptr;
 };
 
 class VirtioBlk::Queue final : public Reactor::BatchHook {
@@ -216,30 +216,30 @@ VirtioBlk::Request& VirtioBlk::take_request() {
   return request;
 }
 
-// The rest of a request's life, from the chain to the used element.
-Detached VirtioBlk::serve(Queue& queue, Request& request) {
+// `written`: bytes that a success leaves in the guest's memory.
+template <typename Operation>
+Detached VirtioBlk::run(Queue& queue, Request& request, Operation operation, uint64_t written) {
+  const Result<> result = co_await operation;
+  finish(queue, request, result ? kBlkStatusOk : kBlkStatusIoError, result ? written : 0);
+}
+
+// What needs the disk goes on in run(); all else is answered here.
+void VirtioBlk::serve(Queue& queue, Request& request) {
   ++in_flight_;
   const BlkLimits limits{.capacity = disk_.size(), .read_only = disk_.read_only()};
-  request.parsed = BlkRequest::parse(request.chain, limits);
-  BlkRequest& parsed = request.parsed;
+  const BlkRequest parsed = BlkRequest::parse(request.chain, limits);
+  request.status = parsed.status;
+  const Buffers buffers(parsed.data, parsed.data_bytes);
   switch (parsed.kind) {
-    case BlkRequest::Kind::Read: {
-      const Buffers buffers(parsed.data, parsed.data_bytes);
-      const auto result = co_await disk_.read(parsed.offset, buffers);
-      finish(queue, request, result ? kBlkStatusOk : kBlkStatusIoError, result ? parsed.data_bytes : 0);
+    case BlkRequest::Kind::Read:
+      run(queue, request, disk_.read(parsed.offset, buffers), parsed.data_bytes);
       break;
-    }
-    case BlkRequest::Kind::Write: {
-      const Buffers buffers(parsed.data, parsed.data_bytes);
-      const auto result = co_await disk_.write(parsed.offset, buffers);
-      finish(queue, request, result ? kBlkStatusOk : kBlkStatusIoError, 0);
+    case BlkRequest::Kind::Write:
+      run(queue, request, disk_.write(parsed.offset, buffers), 0);
       break;
-    }
-    case BlkRequest::Kind::Flush: {
-      const auto result = co_await disk_.flush();
-      finish(queue, request, result ? kBlkStatusOk : kBlkStatusIoError, 0);
+    case BlkRequest::Kind::Flush:
+      run(queue, request, disk_.flush(), 0);
       break;
-    }
     case BlkRequest::Kind::GetId:
       finish(queue, request, kBlkStatusOk, answer_id(parsed));
       break;
@@ -257,7 +257,7 @@ Detached VirtioBlk::serve(Queue& queue, Request& request) {
 // `written` counts bytes from the start of the writable part. The used length is a promise that everything up
 // to there was written (2.7.8.2), so the status byte, the last one, counts only if nothing lies between.
 void VirtioBlk::finish(Queue& queue, Request& request, uint8_t status, uint64_t written) {
-  *request.parsed.status = status;
+  *request.status = status;
   if (queue.running()) {
     const bool gapless = written + 1 == request.chain.writable_bytes;
     queue.ring().push(request.chain.token, static_cast<uint32_t>(written + gapless));

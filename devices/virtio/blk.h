@@ -70,7 +70,9 @@ class VirtioBlk final : public Device {
 
   VirtioBlk(Disk& disk, const GuestMemory& memory, BlkOptions options);
   Request& take_request();
-  Detached serve(Queue& queue, Request& request);
+  void serve(Queue& queue, Request& request);
+  template <typename Operation>
+  Detached run(Queue& queue, Request& request, Operation operation, uint64_t written);
   void finish(Queue& queue, Request& request, uint8_t status, uint64_t written);
   void give_back(Request& request);
   uint64_t answer_id(const BlkRequest& request) const;

@@ -34,6 +34,24 @@ bool aligned(uint64_t address, uint64_t to) {
   return address % to == 0;
 }
 
+// False if the buffer does not lie in RAM. An empty buffer is legal (the standard forbids none) and adds
+// nothing, wherever it claims to lie.
+bool add(Chain& chain, const Descriptor& descriptor, const GuestMemory& memory) {
+  const bool writable = descriptor.flags & kDescWrite;
+  if (descriptor.length == 0) return true;
+  uint8_t* host = memory.at(descriptor.address, descriptor.length);
+  if (writable) {
+    chain.last_writable = host ? host + descriptor.length - 1 : nullptr;
+    chain.writable_bytes += descriptor.length;
+  } else {
+    chain.readable_bytes += descriptor.length;
+  }
+  if (!host) return false;
+  chain.parts.push_back({host, descriptor.length});
+  if (!writable) chain.readable_parts = static_cast<uint32_t>(chain.parts.size());
+  return true;
+}
+
 }  // namespace
 
 std::string_view Virtqueue::check(const QueueLayout& layout, const GuestMemory& memory, uint32_t max_size) {
@@ -130,7 +148,8 @@ Pop Virtqueue::follow(Chain& chain, uint16_t head) {
     } else if (writable_seen) {
       chain.fault = ChainFault::ReadableAfterWritable;
     }
-    if (!add(chain, descriptor) && chain.fault == ChainFault::None) chain.fault = ChainFault::OutsideRam;
+    if (!add(chain, descriptor, *memory_) && chain.fault == ChainFault::None)
+      chain.fault = ChainFault::OutsideRam;
     if (!(descriptor.flags & kDescNext)) break;
     if (descriptor.next >= entries) return fail("a descriptor's next one is out of range");
     index = descriptor.next;
@@ -140,24 +159,6 @@ Pop Virtqueue::follow(Chain& chain, uint16_t head) {
     chain.fault = ChainFault::TooManyBytes;
   }
   return Pop::Taken;
-}
-
-// False if the buffer does not lie in RAM. An empty buffer is legal (the standard forbids none) and adds
-// nothing, wherever it claims to lie.
-bool Virtqueue::add(Chain& chain, const Descriptor& descriptor) {
-  const bool writable = descriptor.flags & kDescWrite;
-  if (descriptor.length == 0) return true;
-  uint8_t* host = memory_->at(descriptor.address, descriptor.length);
-  if (writable) {
-    chain.last_writable = host ? host + descriptor.length - 1 : nullptr;
-    chain.writable_bytes += descriptor.length;
-  } else {
-    chain.readable_bytes += descriptor.length;
-  }
-  if (!host) return false;
-  chain.parts.push_back({host, descriptor.length});
-  if (!writable) chain.readable_parts = static_cast<uint32_t>(chain.parts.size());
-  return true;
 }
 
 void Virtqueue::push(ChainToken token, uint32_t written) {

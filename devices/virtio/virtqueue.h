@@ -128,7 +128,6 @@ class Virtqueue {
  private:
   Pop fail(std::string_view reason);
   Pop follow(Chain& chain, uint16_t head);
-  bool add(Chain& chain, const Descriptor& descriptor);
 
   const GuestMemory* memory_ = nullptr;
   const uint8_t* descriptors_ = nullptr;

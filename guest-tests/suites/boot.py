@@ -1,15 +1,12 @@
-"""Ways to start and to end: kernels, vCPUs, power-off, panic, triple fault, reset, locked images, overhead."""
+"""Ways to start and to end: kernels, vCPUs, power-off, panic, triple fault, reset, locked images."""
 
-import json
 import subprocess
 
 import guestrun
 
-MIB = 1 << 20
-
 
 def run(context):
-    for part in (_bzimage, _four_cpus, _endings, _locking):
+    for part in (_four_cpus, _endings, _locking):
         try:
             part(context)
         except guestrun.Error as e:
@@ -21,19 +18,6 @@ def _ended(machine, wanted, *words):
     status, said = machine.wait(), machine.stderr()
     missing = [w for w in words if w not in said.lower()]
     return (status != wanted or missing) and f"exit status {status}, said: {said}; console: {machine.tail()}"
-
-
-def _bzimage(context):
-    disk = guestrun.Disk(context.image("boot.img"))
-    with context.machine([disk], "bzimage", script="wait_disks vda; sync_host phase=up", kernel=context.images.bzimage) as machine:
-        machine.expect("sync", phase="up")
-        machine.stats()
-        memory = json.loads(machine.stats_path.read_text())["memory"]
-        overhead = memory["overhead_bytes"]
-        context.check(f"overhead beyond guest memory is {overhead / MIB:.1f} MiB, at most 16",
-                      not 0 < overhead <= 16 * MIB and f"{memory}")
-        machine.resume()
-        context.check("a bzImage boots and powers off with 0", _ended(machine, 0))
 
 
 def _four_cpus(context):

@@ -44,7 +44,7 @@ void say(std::string_view text) noexcept {
     const std::string line = std::string(text) + "\n";
     const Fd terminal = open_nonblocking_terminal(STDERR_FILENO);
     write_all(terminal ? terminal.get() : STDERR_FILENO, line);
-  } catch (...) {  // no memory for the line
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the line, and this is where one would say so
   }
 }
 

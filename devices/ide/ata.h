@@ -10,6 +10,13 @@ inline constexpr uint32_t kSectorShift = 9;
 inline constexpr uint64_t kMaxLba28Sectors = 0x0fffffff;  // words 60-61 hold no more
 inline constexpr uint64_t kMaxLba48Sectors = 0x0000ffffffffffff;
 
+// The CHS translation after power-on, and how much of a disk any translation reaches: 16,383 cylinders of
+// the default one (ATA/ATAPI-5, 6.2.1).
+inline constexpr uint8_t kDefaultHeads = 16;
+inline constexpr uint8_t kDefaultSectorsPerTrack = 63;
+inline constexpr uint64_t kMaxChsSectors = 16383ull * kDefaultHeads * kDefaultSectorsPerTrack;
+inline constexpr uint64_t kMaxCylinders = 65535;  // word 54 has 16 bits, and so has the address
+
 // Command block, by port offset (ATA/ATAPI-6, 7). Feature is read as Error, Command as Status.
 inline constexpr unsigned kData = 0;
 inline constexpr unsigned kError = 1;

@@ -41,6 +41,8 @@ Parsed parse_media(const Drive& drive, const Command& command, const TaskFile& r
     request.block_sectors = drive.settings.multiple;
   }
   if (command.writes && drive.disk().read_only()) return refused(kWp | kAbrt);
+  // Each way to give an address has an end of its own: that of words 100-103, 60-61 or 57-58.
+  uint64_t end = drive.sectors();
   if (command.ext) {
     request.sectors = registers.count.both() == 0 ? 65536 : registers.count.both();
     request.lba = registers.lba48();
@@ -48,14 +50,15 @@ Parsed parse_media(const Drive& drive, const Command& command, const TaskFile& r
     request.sectors = registers.count.current == 0 ? 256 : registers.count.current;
     if (registers.lba_addressing()) {
       request.lba = registers.lba28();
+      end = std::min(end, kMaxLba28Sectors);
     } else if (const auto lba = drive.lba_of_chs(registers)) {
       request.lba = *lba;
+      end = drive.geometry().capacity();
     } else {
       return refused(kIdnf);
     }
   }
   // Nothing of a request that reaches past the end is done; the registers name the first sector beyond it.
-  const uint64_t end = drive.sectors();
   if (request.lba >= end || request.sectors > end - request.lba) {
     return std::unexpected(Outcome{.error = kIdnf, .lba = std::max(request.lba, end)});
   }
@@ -124,13 +127,14 @@ Outcome accept_set_multiple(Drive& drive, const Request& request, std::span<uint
   return {};
 }
 
+// Any translation will do that has sectors in a track (ATA/ATAPI-5, 8.16).
 Parsed parse_device_parameters(const Drive&, const Command& command, const TaskFile& registers) {
   if (registers.count.current == 0) return refused(kAbrt);
   return plain_request(command, registers);
 }
 Outcome accept_device_parameters(Drive& drive, const Request& request, std::span<uint8_t>) {
-  drive.translation_sectors = request.registers.count.current;
-  drive.translation_heads = static_cast<uint8_t>((request.registers.device & kDeviceHead) + 1);
+  drive.settings.sectors_per_track = request.registers.count.current;
+  drive.settings.heads = static_cast<uint8_t>((request.registers.device & kDeviceHead) + 1);
   return {};
 }
 

@@ -40,28 +40,28 @@ uint64_t Drive::sectors() const {
 }
 
 Geometry Drive::default_geometry() const {
-  Geometry geometry;
-  // ATA/ATAPI-6, Annex C: 16 heads and 63 sectors, and never more than 16,383 cylinders.
-  geometry.cylinders =
-      static_cast<uint32_t>(std::min<uint64_t>(sectors() / (geometry.heads * geometry.sectors), 16383));
-  return geometry;
+  return translated(kDefaultHeads, kDefaultSectorsPerTrack);
 }
 
 Geometry Drive::geometry() const {
-  Geometry result;
-  result.heads = translation_heads;
-  result.sectors = translation_sectors;
-  result.cylinders =
-      static_cast<uint32_t>(std::min<uint64_t>(sectors() / (result.heads * result.sectors), 65535));
-  return result;
+  return translated(settings.heads, settings.sectors_per_track);
+}
+
+Geometry Drive::translated(uint32_t heads, uint32_t sectors_per_track) const {
+  const uint64_t cylinders = std::min(sectors(), kMaxChsSectors) / (heads * sectors_per_track);
+  return {.cylinders = static_cast<uint32_t>(std::min(cylinders, kMaxCylinders)),
+          .heads = heads,
+          .sectors = sectors_per_track};
 }
 
 std::optional<uint64_t> Drive::lba_of_chs(const TaskFile& from) const {
+  const Geometry now = geometry();
   const uint32_t cylinder = static_cast<uint32_t>(from.lba_high.current) << 8 | from.lba_mid.current;
   const uint32_t head = from.device & kDeviceHead;
   const uint32_t sector = from.lba_low.current;
-  if (sector == 0 || sector > translation_sectors || head >= translation_heads) return std::nullopt;
-  return (static_cast<uint64_t>(cylinder) * translation_heads + head) * translation_sectors + sector - 1;
+  if (sector == 0 || sector > now.sectors || head >= now.heads || cylinder >= now.cylinders)
+    return std::nullopt;
+  return (static_cast<uint64_t>(cylinder) * now.heads + head) * now.sectors + sector - 1;
 }
 
 void Drive::show_address(const Request& request, uint64_t lba) {
@@ -70,12 +70,12 @@ void Drive::show_address(const Request& request, uint64_t lba) {
   } else if (request.registers.lba_addressing()) {
     registers.set_lba28(lba);
   } else {
-    const uint64_t track = lba / translation_sectors;
-    const uint64_t cylinder = track / translation_heads;
-    registers.lba_low.current = static_cast<uint8_t>(lba % translation_sectors + 1);
+    const uint64_t track = lba / settings.sectors_per_track;
+    const uint64_t cylinder = track / settings.heads;
+    registers.lba_low.current = static_cast<uint8_t>(lba % settings.sectors_per_track + 1);
     registers.lba_mid.current = static_cast<uint8_t>(cylinder);
     registers.lba_high.current = static_cast<uint8_t>(cylinder >> 8);
-    registers.device = static_cast<uint8_t>((registers.device & ~kDeviceHead) | (track % translation_heads));
+    registers.device = static_cast<uint8_t>((registers.device & ~kDeviceHead) | (track % settings.heads));
   }
 }
 
@@ -91,9 +91,6 @@ void Drive::show_signature() {
 void Drive::power_on() {
   settings = Settings{};
   transfer_mode = kModePio | kHighestPio;
-  const Geometry geometry = default_geometry();
-  translation_heads = static_cast<uint8_t>(geometry.heads);
-  translation_sectors = static_cast<uint8_t>(geometry.sectors);
   power = Power::Active;
   revert_on_soft_reset = false;
 }

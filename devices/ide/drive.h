@@ -28,8 +28,11 @@ inline constexpr uint8_t kMaxMultiple = 16;
 
 struct Geometry {
   uint32_t cylinders = 0;
-  uint32_t heads = 16;
-  uint32_t sectors = 63;
+  uint32_t heads = 0;
+  uint32_t sectors = 0;  ///< a track
+
+  /// Sectors that have a CHS address: whole cylinders only.
+  uint64_t capacity() const { return uint64_t{cylinders} * heads * sectors; }
 };
 
 class Drive {
@@ -38,6 +41,8 @@ class Drive {
   struct Settings {
     uint8_t multiple = kMaxMultiple;  ///< sectors a block of READ/WRITE MULTIPLE, 0: disabled
     bool look_ahead = true;
+    uint8_t heads = kDefaultHeads;  ///< the CHS translation: INITIALIZE DEVICE PARAMETERS
+    uint8_t sectors_per_track = kDefaultSectorsPerTrack;
   };
   enum class Power : uint8_t { Active, Idle, Standby, Sleep };
 
@@ -61,13 +66,11 @@ class Drive {
 
   Settings settings;
   uint8_t transfer_mode = kModePio | kHighestPio;  ///< the last one set by SET FEATURES 03h
-  uint8_t translation_heads = 16;                  ///< INITIALIZE DEVICE PARAMETERS
-  uint8_t translation_sectors = 63;
   Power power = Power::Active;
   bool revert_on_soft_reset = false;  ///< after SET FEATURES CCh (D4)
 
   const Command* find(uint8_t opcode) const;
-  /// The geometry in use (words 54-58).
+  /// The translation in force (words 54-58).
   Geometry geometry() const;
   /// The sector that a CHS address in `from` names, or nullopt for an address that does not exist.
   std::optional<uint64_t> lba_of_chs(const TaskFile& from) const;
@@ -82,6 +85,8 @@ class Drive {
   void soft_reset();
 
  private:
+  Geometry translated(uint32_t heads, uint32_t sectors_per_track) const;
+
   std::shared_ptr<Disk> disk_;
   DriveOptions options_;
   unsigned unit_;

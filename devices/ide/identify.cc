@@ -56,7 +56,7 @@ void set_geometry(Words& words, const Drive& drive) {
   words.set(54, now.cylinders);
   words.set(55, now.heads);
   words.set(56, now.sectors);
-  words.set_wide(57, uint64_t{now.cylinders} * now.heads * now.sectors, 2);
+  words.set_wide(57, now.capacity(), 2);
   words.set_wide(60, std::min(drive.sectors(), kMaxLba28Sectors), 2);
   words.set_wide(100, drive.sectors(), 4);
 }

@@ -111,7 +111,7 @@ TEST_CASE("count 0 means 256, or 65536 sectors") {
   CHECK(host.non_data({.opcode = 0x42, .lba = 1, .ext = true}).opcode == kReady);
 }
 
-TEST_CASE("addresses: 28 bits over four registers, and CHS") {
+TEST_CASE("28 bits of address lie in four registers") {
   Rig rig({.disk_bytes = 64u << 20});
   HostDriver host = rig.driver();
   std::vector<uint8_t> sector(kSectorBytes);
@@ -123,26 +123,6 @@ TEST_CASE("addresses: 28 bits over four registers, and CHS") {
   const auto expected = marked(0x012345);
   CHECK(host.pio_in({.opcode = 0x20, .count = 1, .lba = 0x012345}, sector).opcode == kReady);
   CHECK(sector == expected);
-
-  // Cylinder 5, head 7, sector 9 of 16 heads and 63 sectors.
-  const auto chs = marked((5 * 16 + 7) * 63 + 8);
-  const Registers by_chs{.opcode = 0x20, .count = 1, .lba = 5 << 8 | 9, .device = 7};
-  CHECK(host.pio_in(by_chs, sector).opcode == kReady);
-  CHECK(sector == chs);
-
-  // The same place after INITIALIZE DEVICE PARAMETERS with 4 heads and 32 sectors; IDENTIFY follows.
-  CHECK(host.non_data({.opcode = 0x91, .count = 32, .device = 3}).opcode == kReady);
-  const auto translated = marked((5 * 4 + 3) * 32 + 8);
-  CHECK(host.pio_in({.opcode = 0x20, .count = 1, .lba = 5 << 8 | 9, .device = 3}, sector).opcode == kReady);
-  CHECK(sector == translated);
-  const auto words = host.identify();
-  CHECK(words[54] == 131072 / (4 * 32));
-  CHECK(words[55] == 4);
-  CHECK(words[56] == 32);
-
-  const Registers no_sector = host.non_data({.opcode = 0x40, .count = 1, .lba = 0, .device = 0});
-  CHECK(no_sector.opcode == (kReady | kErr));
-  CHECK(no_sector.features == kIdnf);
 }
 
 TEST_CASE("the data register takes words, double words and single bytes") {

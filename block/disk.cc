@@ -110,16 +110,27 @@ Task<Result<>> Disk::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags fl
 }
 
 Task<Result<>> Disk::discard(uint64_t offset, uint64_t length) {
+  const ByteRange range{offset, length};
+  co_return co_await discard(std::span(&range, 1));
+}
+
+Task<Result<>> Disk::discard(std::span<const ByteRange> ranges) {
   InFlight in_flight(*this);
-  if (auto allowed = check_modification("discard", offset, length); !allowed)
-    co_return counted(std::move(allowed));
-  if (!options_.discard) {  // accepted as the hint it is; nothing changed, so nothing is dirty
-    counters_.discard_ops.add();
-    co_return Result<>{};
+  for (const ByteRange& range : ranges) {
+    if (auto allowed = check_modification("discard", range.offset, range.length); !allowed)
+      co_return counted(std::move(allowed));
   }
-  auto result = co_await node_->discard(offset, length);
-  if (result) counters_.discard_ops.add();
-  if (completed_owing_flush(result, false, false)) result = co_await flush_for(Reason::Writethrough);
+  Result<> result;
+  bool owing = false;
+  for (const ByteRange& range : ranges) {
+    if (options_.discard) {  // else accepted as the hint it is; nothing changes, so nothing is dirty
+      result = co_await node_->discard(range.offset, range.length);
+      owing |= completed_owing_flush(result, false, false);
+      if (!result) break;
+    }
+    counters_.discard_ops.add();
+  }
+  if (result && owing) result = co_await flush_for(Reason::Writethrough);
   co_return counted(std::move(result));
 }
 

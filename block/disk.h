@@ -19,6 +19,7 @@
 #include <coroutine>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,13 @@ struct DiskOptions {
       false;  ///< discard=unmap: guest discards reach the node; otherwise they are accepted and do nothing
 };
 
+/// Bytes of a disk.
+struct ByteRange {
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  bool operator==(const ByteRange&) const = default;
+};
+
 /// Leaves a guarantee out on purpose, so that tests prove its absence would be noticed. Never set outside
 /// tests.
 enum class DiskMutation : uint8_t { None, NoFlushAfterWrite, FlushBeforeFlip };
@@ -52,6 +60,8 @@ class Disk {
   const std::string& id() const { return options_.id; }
   bool read_only() const { return options_.read_only; }
   CacheMode cache_mode() const { return options_.cache; }
+  /// Whether discards give space back to the host: discard=unmap, over a node that can.
+  bool unmaps() const { return options_.discard && node_->facts().discard_granularity != 0; }
   /// Bytes, a multiple of 512.
   uint64_t size() const { return size_.load(std::memory_order_relaxed); }
   /// The mode that the guest has chosen and is shown. The mode in force may be stricter, never weaker (D3).
@@ -69,6 +79,10 @@ class Disk {
   Task<Result<>> write(uint64_t offset, Buffers buffers, WriteFlags flags = {});
   Task<Result<>> write_zeroes(uint64_t offset, uint64_t length, ZeroFlags flags = {});
   Task<Result<>> discard(uint64_t offset, uint64_t length);
+  /// The same for several ranges, with one flush for all of them where D2 wants one. They are checked before
+  /// anything is done; after another error some may have been discarded. `ranges` lives until it has
+  /// returned.
+  Task<Result<>> discard(std::span<const ByteRange> ranges);
   /// The guest's flush (D1).
   Task<Result<>> flush();
 

@@ -85,6 +85,21 @@ TEST_CASE("D2: zero-writes and discards pay for write-through too") {
   CHECK(bench.disk.counters().flushes_writethrough.value() == 2);
 }
 
+TEST_CASE("D2: several ranges are discarded with one flush, and none if one of them is out of range") {
+  Bench bench({.id = "disk0", .cache = CacheMode::Directsync, .discard = true});
+  const ByteRange good[] = {{0, 512}, {4096, 512}}, bad[] = {{0, 512}, {bench.node->size(), 1}};
+  auto discard = bench.start(bench.disk.discard(good));
+  CHECK_FALSE(discard->has_value());
+  bench.release_flush();
+  CHECK(succeeded(discard));
+  CHECK(bench.disk.counters().discard_ops.value() == 2);
+  CHECK(bench.disk.counters().flushes_writethrough.value() == 1);
+  CHECK(failed_as(bench.start(bench.disk.discard(bad)), ErrorKind::Invalid));
+  CHECK(succeeded(bench.start(bench.disk.discard(std::span<const ByteRange>()))));
+  CHECK(bench.disk.counters().discard_ops.value() == 2);
+  CHECK(bench.idle());
+}
+
 TEST_CASE("a FUA write goes down as FUA with the cache on, and as write and flush with it off") {
   Bench bench;
   auto fua = bench.write(0, true);

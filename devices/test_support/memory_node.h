@@ -36,6 +36,7 @@ class MemoryNode final : public Node {
     uint64_t offset = 0;
     uint64_t length = 0;
     bool fua = false;
+    bool unmap = false;
     bool operator==(const Operation&) const = default;
   };
 
@@ -161,7 +162,7 @@ class MemoryNode final : public Node {
   }
 
   Task<Result<>> write_zeroes(uint64_t offset, uint64_t length, ZeroFlags flags) override {
-    const Operation operation{Kind::Zeroes, offset, length, flags.fua};
+    const Operation operation{Kind::Zeroes, offset, length, flags.fua, flags.unmap};
     if (auto error = co_await admitted(operation)) co_return std::unexpected(std::move(*error));
     std::lock_guard lock(mutex_);
     std::memset(data_.data() + offset, 0, length);

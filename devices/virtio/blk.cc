@@ -26,6 +26,7 @@ constexpr uint32_t kNonDataDescriptors = 2;
 struct VirtioBlk::Request {
   Chain chain;
   uint8_t* status = nullptr;
+  std::vector<ByteRange> ranges;
 };
 
 class VirtioBlk::Queue final : public Reactor::BatchHook {
@@ -128,8 +129,8 @@ VirtioBlk::~VirtioBlk() {
 
 uint64_t VirtioBlk::features() const {
   return kFeatureVersion1 | kFeatureRingIndirectDesc | kFeatureRingEventIdx | kBlkSegMax | kBlkBlkSize |
-         kBlkFlush | kBlkTopology | kBlkConfigWce | (disk_.read_only() ? kBlkReadOnly : 0) |
-         (queues_.size() > 1 ? kBlkMq : 0);
+         kBlkFlush | kBlkTopology | kBlkConfigWce | kBlkDiscard | kBlkWriteZeroes |
+         (disk_.read_only() ? kBlkReadOnly : 0) | (queues_.size() > 1 ? kBlkMq : 0);
 }
 
 bool VirtioBlk::acknowledge(uint64_t features) {
@@ -140,8 +141,8 @@ bool VirtioBlk::acknowledge(uint64_t features) {
 }
 
 void VirtioBlk::read_config(uint64_t offset, std::span<uint8_t> data) const {
-  const uint32_t alignment = disk_.node().facts().request_alignment;
-  const uint32_t sectors_per_block = std::max<uint32_t>(1, alignment / kBlkSector);
+  const NodeFacts& facts = disk_.node().facts();
+  const uint32_t sectors_per_block = std::max<uint32_t>(1, facts.request_alignment / kBlkSector);
   // CONFIG_WCE without FLUSH is write-through from FEATURES_OK on, and says so at once.
   const bool writethrough_for_good = acknowledged(kBlkConfigWce) && !acknowledged(kBlkFlush);
   const BlkConfig config{
@@ -152,6 +153,12 @@ void VirtioBlk::read_config(uint64_t offset, std::span<uint8_t> data) const {
       .min_io_size = static_cast<uint16_t>(std::min<uint32_t>(sectors_per_block, 0xffff)),
       .writeback = !writethrough_for_good && disk_.write_cache(),
       .num_queues = static_cast<uint16_t>(queues_.size()),
+      .max_discard_sectors = kMaxSegmentSectors,
+      .max_discard_seg = kMaxDiscardSegments,
+      .discard_sector_alignment = std::max<uint32_t>(1, facts.discard_granularity / kBlkSector),
+      .max_write_zeroes_sectors = kMaxSegmentSectors,
+      .max_write_zeroes_seg = kMaxWriteZeroesSegments,
+      .write_zeroes_may_unmap = disk_.unmaps(),
   };
   std::fill(data.begin(), data.end(), uint8_t{0});
   if (offset >= sizeof config) return;
@@ -226,8 +233,8 @@ Detached VirtioBlk::run(Queue& queue, Request& request, Operation operation, uin
 // What needs the disk goes on in run(); all else is answered here.
 void VirtioBlk::serve(Queue& queue, Request& request) {
   ++in_flight_;
-  const BlkLimits limits{.capacity = disk_.size(), .read_only = disk_.read_only()};
-  const BlkRequest parsed = BlkRequest::parse(request.chain, limits);
+  const BlkLimits limits{.capacity = disk_.size(), .read_only = disk_.read_only(), .features = acknowledged_};
+  const BlkRequest parsed = BlkRequest::parse(request.chain, limits, request.ranges);
   request.status = parsed.status;
   const Buffers buffers(parsed.data, parsed.data_bytes);
   switch (parsed.kind) {
@@ -243,6 +250,12 @@ void VirtioBlk::serve(Queue& queue, Request& request) {
     case BlkRequest::Kind::GetId:
       finish(queue, request, kBlkStatusOk, answer_id(parsed));
       break;
+    case BlkRequest::Kind::Discard:
+      run(queue, request, disk_.discard(request.ranges), 0);
+      break;
+    case BlkRequest::Kind::WriteZeroes:
+      serve_write_zeroes(queue, request, parsed.unmap);
+      break;
     case BlkRequest::Kind::Reject:
       finish(queue, request, parsed.reject_with, 0);
       break;
@@ -252,6 +265,13 @@ void VirtioBlk::serve(Queue& queue, Request& request) {
       give_back(request);
       break;
   }
+}
+
+void VirtioBlk::serve_write_zeroes(Queue& queue, Request& request, bool unmap) {
+  if (request.ranges.empty()) return finish(queue, request, kBlkStatusOk, 0);
+  static_assert(kMaxWriteZeroesSegments == 1);
+  const auto [offset, length] = request.ranges.front();
+  run(queue, request, disk_.write_zeroes(offset, length, ZeroFlags{.unmap = unmap}), 0);
 }
 
 // `written` counts bytes from the start of the writable part. The used length is a promise that everything up

@@ -71,6 +71,7 @@ class VirtioBlk final : public Device {
   VirtioBlk(Disk& disk, const GuestMemory& memory, BlkOptions options);
   Request& take_request();
   void serve(Queue& queue, Request& request);
+  void serve_write_zeroes(Queue& queue, Request& request, bool unmap);
   template <typename Operation>
   Detached run(Queue& queue, Request& request, Operation operation, uint64_t written);
   void finish(Queue& queue, Request& request, uint8_t status, uint64_t written);

@@ -22,10 +22,10 @@ inline constexpr uint64_t kRingFeatures = kFeatureVersion1 | kFeatureRingIndirec
 
 struct BlkRig {
   explicit BlkRig(uint64_t blk_features = kBlkFlush | kBlkConfigWce, CacheMode cache = CacheMode::Writeback,
-                  bool read_only = false, uint32_t queue_size = 64)
+                  bool read_only = false, uint32_t queue_size = 64, bool unmap = false)
       : reactor(*Reactor::create()),
         node(std::make_shared<MemoryNode>(*reactor, kDiskBytes)),
-        disk(node, DiskOptions{.id = "disk0", .cache = cache, .read_only = read_only}),
+        disk(node, DiskOptions{.id = "disk0", .cache = cache, .read_only = read_only, .discard = unmap}),
         device(*VirtioBlk::create(disk, ram.memory(), BlkOptions{.serial = "serial-number-0123456789"})),
         queue(ram, queue_size, true) {
     std::vector<uint8_t> pattern(kDiskBytes);
@@ -37,7 +37,7 @@ struct BlkRig {
     REQUIRE(device->start_queue(0, queue.layout()).empty());
   }
   ~BlkRig() {
-    for (auto op : {Op::Read, Op::Write, Op::Flush}) node->release(op);
+    for (auto op : {Op::Read, Op::Write, Op::Zeroes, Op::Discard, Op::Flush}) node->release(op);
     reactor->wait(device->reset());
   }
 

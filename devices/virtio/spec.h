@@ -66,11 +66,15 @@ inline constexpr uint64_t kBlkFlush = 1ull << 9;
 inline constexpr uint64_t kBlkTopology = 1ull << 10;
 inline constexpr uint64_t kBlkConfigWce = 1ull << 11;
 inline constexpr uint64_t kBlkMq = 1ull << 12;
+inline constexpr uint64_t kBlkDiscard = 1ull << 13;
+inline constexpr uint64_t kBlkWriteZeroes = 1ull << 14;
 
 inline constexpr uint32_t kBlkTypeIn = 0;
 inline constexpr uint32_t kBlkTypeOut = 1;
 inline constexpr uint32_t kBlkTypeFlush = 4;
 inline constexpr uint32_t kBlkTypeGetId = 8;
+inline constexpr uint32_t kBlkTypeDiscard = 11;
+inline constexpr uint32_t kBlkTypeWriteZeroes = 13;
 
 inline constexpr uint8_t kBlkStatusOk = 0;
 inline constexpr uint8_t kBlkStatusIoError = 1;
@@ -85,6 +89,15 @@ struct BlkRequestHeader {
   uint64_t sector;
 };
 static_assert(sizeof(BlkRequestHeader) == 16);
+
+/// One segment of a DISCARD or WRITE_ZEROES.
+struct BlkDiscardWriteZeroes {
+  uint64_t sector;
+  uint32_t num_sectors;
+  uint32_t flags;
+};
+static_assert(sizeof(BlkDiscardWriteZeroes) == 16);
+inline constexpr uint32_t kBlkWriteZeroesUnmap = 1;  // flags
 
 /// The configuration space up to the fields of DISCARD and WRITE_ZEROES.
 struct BlkConfig {

@@ -215,11 +215,10 @@ class TestRequest {
     *ram_->at<BlkRequestHeader>(header_) = {.type = type, .reserved = 0, .sector = sector};
     *ram_->at(status_) = 0xff;
   }
-  /// Header, data (device-writable for all types but OUT) and status.
+  /// Header, data (for the device to read or to write, as the type has it) and status.
   std::array<Segment, 3> segments(uint32_t type) const {
-    return {{{header_, sizeof(BlkRequestHeader), false},
-             {data_, data_bytes_, type != kBlkTypeOut},
-             {status_, 1, true}}};
+    const bool out = type == kBlkTypeOut || type == kBlkTypeDiscard || type == kBlkTypeWriteZeroes;
+    return {{{header_, sizeof(BlkRequestHeader), false}, {data_, data_bytes_, !out}, {status_, 1, true}}};
   }
   /// The same without data, for FLUSH.
   std::array<Segment, 2> bare_segments() const {

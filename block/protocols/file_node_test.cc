@@ -1,17 +1,11 @@
 #include "block/protocols/file_node.h"
 
 #include <doctest/doctest.h>
-#include <sys/mount.h>
-#include <sys/resource.h>
 
-#include <csignal>
-#include <cstring>
 #include <fstream>
-#include <optional>
 
 #include "block/cache_mode.h"
-#include "block/disk.h"
-#include "block/test_support/environment.h"
+#include "block/test_support/file_bench.h"
 #include "block/test_support/model_check.h"
 
 namespace spindle {
@@ -21,36 +15,7 @@ using test::ModelCheck;
 using test::skipped;
 using test::TempDir;
 
-struct Bench {
-  std::unique_ptr<Reactor> reactor = std::move(*Reactor::create());
-  TempDir dir;
-
-  std::shared_ptr<FileNode> open(FileNode::Options options) {
-    auto node = FileNode::open(*reactor, std::move(options));
-    REQUIRE_MESSAGE(node.has_value(), (node ? "" : node.error()->message()));
-    return *node;
-  }
-  Result<> write(Node& node, uint64_t offset, std::string text, bool fua = false) {
-    const iovec part{text.data(), text.size()};
-    return reactor->wait(node.write(offset, Buffers(std::span(&part, 1)), {.fua = fua}));
-  }
-  std::string read(Node& node, uint64_t offset, std::size_t length) {
-    std::string text(length, '?');
-    const iovec part{text.data(), text.size()};
-    auto result = reactor->wait(node.read(offset, Buffers(std::span(&part, 1))));
-    CHECK_MESSAGE(result.has_value(), (result ? "" : result.error()->message()));
-    return text;
-  }
-};
-
-// Opens direct, or says why not and gives null.
-std::shared_ptr<FileNode> open_direct(Bench& bench, const std::string& path) {
-  auto node = FileNode::open(*bench.reactor, {.path = path, .direct = true});
-  if (node) return *node;
-  CHECK(node.error()->message().find("cache=writeback") != std::string::npos);
-  skipped("O_DIRECT: " + node.error()->message());
-  return nullptr;
-}
+using Bench = test::FileBench;
 
 TEST_CASE("file: random operations agree with a byte array, buffered") {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
@@ -62,28 +27,6 @@ TEST_CASE("file: random operations agree with a byte array, buffered") {
     auto again = bench.open({.path = bench.dir.file("image"), .read_only = true});
     check.check(*again);
   }
-}
-
-TEST_CASE("file: random operations agree with a byte array, O_DIRECT, nothing aligned") {
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
-    Bench bench;
-    auto node = open_direct(bench, bench.dir.file("image", 300'001));
-    if (!node) return;
-    ModelCheck check(*bench.reactor, *node, {.seed = seed, .batches = 120, .resize = true});
-    check.run();
-    CHECK(bench.reactor->wait(node->close()).has_value());
-    auto again = bench.open({.path = bench.dir.file("image")});
-    check.check(*again);
-  }
-}
-
-TEST_CASE("file: random operations agree with a byte array, O_DIRECT, sectors and aligned memory") {
-  Bench bench;
-  auto node = open_direct(bench, bench.dir.file("image", 1 << 20));
-  if (!node) return;
-  ModelCheck check(*bench.reactor, *node,
-                   {.seed = 7, .granule = 512, .longest = 400'000, .odd_memory = false});
-  check.run();
 }
 
 TEST_CASE("file: under tmpfs too, where zeroing in place does not exist") {
@@ -159,7 +102,7 @@ TEST_CASE("file: a file cut under us reads as zeroes") {
   for (const bool direct : {false, true}) {
     Bench bench;
     const std::string path = bench.dir.file("image", 64 << 10);
-    auto node = direct ? open_direct(bench, path) : bench.open({.path = path});
+    auto node = direct ? bench.open_direct(path) : bench.open({.path = path});
     if (!node) continue;
     CHECK(bench.write(*node, 0, std::string(64 << 10, 'x')).has_value());
     REQUIRE(::truncate(path.c_str(), 5000) == 0);
@@ -278,130 +221,6 @@ TEST_CASE("file: a cut waits for the writes behind it, which do not make the fil
   });
   bench.reactor->run_until([&] { return done == 3; });
   CHECK(std::filesystem::file_size(path) == 4096);
-}
-
-TEST_CASE("file: more unaligned direct requests than there are bounce buffers all end") {
-  Bench bench;
-  auto node = open_direct(bench, bench.dir.file("image", 64 << 20));
-  if (!node) return;
-  std::string text(300'001, 'b');
-  const iovec part{text.data() + 1, 300'000};
-  unsigned done = 0;
-  constexpr unsigned kRequests = 3 * BouncePool::kBuffers;
-  for (unsigned i = 0; i < kRequests; ++i) {
-    spawn(node->write(i * 300'000 + 1, Buffers(std::span(&part, 1)), {}), [&](Result<> result) {
-      CHECK(result.has_value());
-      ++done;
-    });
-  }
-  bench.reactor->run_until([&] { return done == kRequests; });
-  CHECK(bench.read(*node, 0, 3) == std::string("\0bb", 3));
-  CHECK(bench.read(*node, kRequests * 300'000 - 1, 3) == std::string("bb\0", 3));
-}
-
-TEST_CASE("file: a direct write never makes a file of an odd size longer") {
-  Bench bench;
-  const std::string path = bench.dir.file("image", 10'000);
-  auto node = open_direct(bench, path);
-  if (!node) return;
-  CHECK(bench.write(*node, 4000, std::string(6000, 'y'), true).has_value());
-  CHECK(std::filesystem::file_size(path) == 10'000);
-  CHECK(bench.read(*node, 0, 10'000) == std::string(4000, '\0') + std::string(6000, 'y'));
-}
-
-TEST_CASE("file: a file size limit is an ordinary request error, also with FUA") {
-  Bench bench;
-  auto node = bench.open({.path = bench.dir.file("image", 1 << 20)});
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{64 << 10, before.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  for (const bool fua : {false, true}) {
-    auto result = bench.write(*node, 512 << 10, "x", fua);
-    REQUIRE(!result.has_value());
-    CHECK(result.error()->kind == ErrorKind::NoSpace);
-    CHECK(result.error()->number == EFBIG);
-    CHECK(result.error()->offset == 512 << 10);
-  }
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
-  std::signal(SIGXFSZ, handler);
-  CHECK(bench.write(*node, 512 << 10, "x").has_value());
-}
-
-TEST_CASE("file: a full file system is an ordinary request error, and what fits stays") {
-  Bench bench;
-  const std::string mount_point = bench.dir.file("full");
-  REQUIRE(::mkdir(mount_point.c_str(), 0700) == 0);
-  if (::mount("none", mount_point.c_str(), "tmpfs", 0, "size=1M") != 0) {
-    return skipped(std::string("no full file system without the right to mount: ") + std::strerror(errno));
-  }
-  {
-    const std::string path = mount_point + "/image";
-    REQUIRE(test::run_command("truncate -s 4M " + path).status == 0);
-    auto node = bench.open({.path = path});
-    const std::string piece(128 << 10, 'f');
-    Result<> result;
-    uint64_t offset = 0;
-    for (; result && offset < (4 << 20); offset += piece.size()) result = bench.write(*node, offset, piece);
-    REQUIRE(!result.has_value());
-    CHECK(result.error()->kind == ErrorKind::NoSpace);
-    CHECK(offset >= (512 << 10));
-    CHECK(bench.write(*node, 2 << 20, piece, true).error()->kind == ErrorKind::NoSpace);
-    CHECK(bench.reactor->wait(node->write_zeroes(2 << 20, 1 << 20, {})).error()->kind == ErrorKind::NoSpace);
-    CHECK(bench.read(*node, 0, piece.size()) == piece);
-    CHECK(bench.reactor->wait(node->flush()).has_value());
-    // Space given back can be used again.
-    CHECK(bench.reactor->wait(node->write_zeroes(0, 512 << 10, {.unmap = true})).has_value());
-    CHECK(bench.write(*node, 2 << 20, piece, true).has_value());
-    CHECK(bench.reactor->wait(node->close()).has_value());
-  }
-  CHECK(::umount2(mount_point.c_str(), MNT_DETACH) == 0);  // older kernels let go of a ring's file late
-}
-
-// Somebody else on the file system gives space back at any moment of a FUA write that found none. A tmpfs has
-// no sync that could fail.
-TEST_CASE("file: a FUA write that found no space is no failed flush, whenever space comes back") {
-  Bench bench;
-  const std::string mount_point = bench.dir.file("full");
-  REQUIRE(::mkdir(mount_point.c_str(), 0700) == 0);
-  if (::mount("none", mount_point.c_str(), "tmpfs", 0, "size=1M") != 0) {
-    return skipped(std::string("no full file system without the right to mount: ") + std::strerror(errno));
-  }
-  {
-    const std::string path = mount_point + "/image";
-    std::ofstream(path).close();
-    REQUIRE(::truncate(path.c_str(), 4 << 20) == 0);
-    Disk disk(bench.open({.path = path}), {.id = "disk0", .discard = true});
-    const std::string ballast = mount_point + "/ballast";
-    std::string piece(128 << 10, 'f');
-    const iovec part{piece.data(), piece.size()};
-    const Buffers buffers(std::span(&part, 1));
-    const auto yield_for = [&bench](unsigned turns) -> Task<void> {
-      while (turns-- != 0) co_await bench.reactor->yield();
-    };
-    unsigned refused = 0;
-    for (unsigned turns = 0; turns < 8; ++turns) {
-      std::ofstream(ballast) << std::string(2 << 20, 'b');  // as much as there is room for
-      std::optional<Result<>> result;
-      spawn(disk.write(1 << 20, buffers, {.fua = true}), [&](Result<> ended) { result = std::move(ended); });
-      bench.reactor->wait(yield_for(turns));
-      ::unlink(ballast.c_str());
-      bench.reactor->run_until([&] { return result.has_value(); });
-      if (!*result) {
-        ++refused;
-        CHECK_MESSAGE(result->error()->kind == ErrorKind::NoSpace, result->error()->message());
-      }
-      // The disk goes on.
-      auto again = bench.reactor->wait(disk.write(1 << 20, buffers, {.fua = true}));
-      CHECK_MESSAGE(again.has_value(), (again ? "" : again.error()->message()));
-      CHECK(bench.reactor->wait(disk.discard(0, disk.size())).has_value());
-      CHECK(bench.reactor->wait(disk.flush()).has_value());
-    }
-    CHECK(refused > 0);
-    CHECK(bench.reactor->wait(disk.close()).has_value());
-  }
-  CHECK(::umount2(mount_point.c_str(), MNT_DETACH) == 0);
 }
 
 TEST_CASE("file: a block device reads, writes, zeroes and keeps its size") {

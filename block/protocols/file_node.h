@@ -17,7 +17,12 @@
 // O_DIRECT: what is aligned goes directly from the guest's memory. The rest goes through bounce buffers
 // (bounce_pool.h has the bound), its first and last block by read-modify-write, under an exclusive hold of
 // the range (range_lock.h). If the file's size is no multiple of the block, its last, partial block is
-// written through a second descriptor without O_DIRECT, so that no write ever makes the file longer.
+// written through a second descriptor without O_DIRECT, so that no write ever makes the file longer. That
+// goes through the page cache, by whole pages: the kernel reads, and later writes back, the neighbours of
+// those bytes too. A direct write of a neighbour in flight meanwhile could be undone by that; Linux sees the
+// danger and lets the next fdatasync fail with EIO. So such a write has the whole file to itself: how far a
+// page reaches is the kernel's choice (large folios, large blocks), and the last bytes of an odd file are
+// written rarely. Direct requests that come later find the page dirty and write it out first by themselves.
 //
 // Growing: resize holds everything from the smaller of the two sizes on exclusively: it waits for the writes
 // in flight there and new ones wait for it.
@@ -120,9 +125,8 @@ class FileNode final : public Node {
   int fd_for(int rw_flags) const { return rw_flags & RWF_DSYNC ? fua_fd_ : fd_; }
   uint64_t down(uint64_t offset) const { return offset & ~uint64_t{facts_.request_alignment - 1}; }
   uint64_t up(uint64_t offset) const { return down(offset + facts_.request_alignment - 1); }
-  RangeLock::Mode mode_of(uint64_t offset, uint64_t length) const {
-    return aligned_request(offset, length) ? RangeLock::Mode::Shared : RangeLock::Mode::Exclusive;
-  }
+  /// What a write of any kind must hold. `offset + length` does not overflow.
+  RangeLock::Hold hold_for(uint64_t offset, uint64_t length);
 
   // file_space.cc
   Task<Result<>> zero_range(uint64_t offset, uint64_t length, ZeroFlags flags);

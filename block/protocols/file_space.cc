@@ -69,7 +69,7 @@ Task<Result<>> FileNode::write_zeroes(uint64_t offset, uint64_t length, ZeroFlag
   if (offset > kLargestOffset || length > kLargestOffset - offset) {
     co_return check_range("write_zeroes", offset, length);
   }
-  RangeLock::Hold hold(ranges_, down(offset), up(offset + length), mode_of(offset, length));
+  RangeLock::Hold hold = hold_for(offset, length);
   co_await hold;
   SPINDLE_CO_TRY(check_range("write_zeroes", offset, length));
   if (options_.read_only) co_return std::unexpected(error_of(-EROFS, "write_zeroes", offset));

@@ -42,6 +42,17 @@ bool FileNode::passes(uint64_t offset, const Buffers& buffers) const {
   return true;
 }
 
+RangeLock::Hold FileNode::hold_for(uint64_t offset, uint64_t length) {
+  const uint64_t end = offset + length;
+  if (aligned_request(offset, length)) return {ranges_, offset, end, RangeLock::Mode::Shared};
+  // A resize that is waiting or under way may put the partial block anywhere; one that comes later waits for
+  // this.
+  if (end > down(size_) || resizing_ != 0) {
+    return {ranges_, 0, std::numeric_limits<uint64_t>::max(), RangeLock::Mode::Exclusive};
+  }
+  return {ranges_, down(offset), up(end), RangeLock::Mode::Exclusive};
+}
+
 // EINTR and EAGAIN: nothing was done, and nothing is wrong yet. The first retries are immediate; a host that
 // goes on to say EAGAIN gets a millisecond between them, and after about a second the error stands.
 Task<bool> FileNode::again(int result, unsigned& attempts) {
@@ -162,7 +173,7 @@ Task<Result<>> FileNode::read_flat(uint64_t offset, std::byte* memory, uint64_t 
 Task<Result<>> FileNode::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
   if (overflows(offset, buffers.size)) co_return check_range("write", offset, buffers.size);
   // The place in the order comes before the look at the size: a growth under way is waited for.
-  RangeLock::Hold hold(ranges_, down(offset), up(offset + buffers.size), mode_of(offset, buffers.size));
+  RangeLock::Hold hold = hold_for(offset, buffers.size);
   co_await hold;
   const bool fua = flags.fua && !options_.never_flush;
   if (options_.read_only || fua || !one_operation(buffers) || !passes(offset, buffers) ||

@@ -1,13 +1,13 @@
 // RangeLock: orders the modifications of one file where their order matters.
 //
 // Most modifications may run side by side, whatever they cover; nothing orders requests that are in flight
-// together. Two kinds may not:
+// together. Three kinds may not:
 // - a read-modify-write under O_DIRECT writes bytes next to its own back as it read them, so no other write
-// may touch its
-//   blocks from its read to its write;
+//   may touch its blocks from its read to its write;
+// - a write through the page cache to a file open with O_DIRECT, which the kernel makes a read-modify-write
+//   of whole pages;
 // - a growth or a cut of the file, because no data write may be in flight at or beyond the size at its start
-// (DESIGN 3,
-//   "Growing a file").
+//   (DESIGN 3, "Growing a file").
 // These take their range exclusively. An entry waits for every earlier entry that overlaps it if one of the
 // two is exclusive; so waiting is first come, first served where ranges meet, and nothing starves.
 //

@@ -12,9 +12,13 @@ namespace {
 // Writes are cut into pieces of this size, so that overwriting a part of one copies little.
 constexpr uint64_t kPieceBytes = 64 << 10;
 
+// A piece whose middle is taken becomes two, and so does a discard that is held over it.
+constexpr uint64_t kSplitCost = 2 * HeldMap::kPieceCost;
+
+// What may be added by holding `length` bytes, and room for the one FUA write that may be under way to split
+// what it finds when it ends.
 uint64_t cost_of_write(uint64_t length) {
-  // Two more pieces: one whose middle is overwritten becomes two.
-  return length + (length / kPieceBytes + 3) * HeldMap::kPieceCost;
+  return length + (length / kPieceBytes + 1) * HeldMap::kPieceCost + 2 * kSplitCost;
 }
 
 bool covers(const std::vector<HeldMap::Piece>& pieces, uint64_t begin, uint64_t end) {
@@ -99,6 +103,8 @@ Task<Result<>> VolatileNode::write(uint64_t offset, Buffers buffers, WriteFlags 
 }
 
 Task<Result<>> VolatileNode::write_through(uint64_t offset, Buffers buffers, WriteFlags flags) {
+  auto room = co_await make_room(kSplitCost);
+  if (!room) co_return room;
   Turns::Turn turn(turns_);
   co_await turn;
   auto result = co_await hand_down_size();
@@ -115,15 +121,20 @@ Task<Result<>> VolatileNode::write_through(uint64_t offset, Buffers buffers, Wri
 Task<Result<>> VolatileNode::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags flags) {
   SPINDLE_CO_TRY(check_modification("write_zeroes", offset, length));
   if (length == 0) co_return Result<>{};
-  if (!flags.fua) {
-    auto room = co_await make_room(cost_of_write(0));
-    if (!room) co_return room;
-    SPINDLE_CO_TRY(check_range("write_zeroes", offset, length));
-    ++order_;
-    discards_.cut(offset, offset + length, order_);
-    held_.put({.offset = offset, .length = length, .order = order_, .unmap = flags.unmap});
-    co_return Result<>{};
-  }
+  const uint64_t cost = cost_of_write(0);
+  if (flags.fua || cost > options_.max_bytes / 2) co_return co_await zero_through(offset, length, flags);
+  auto room = co_await make_room(cost);
+  if (!room) co_return room;
+  SPINDLE_CO_TRY(check_range("write_zeroes", offset, length));
+  ++order_;
+  discards_.cut(offset, offset + length, order_);
+  held_.put({.offset = offset, .length = length, .order = order_, .unmap = flags.unmap});
+  co_return Result<>{};
+}
+
+Task<Result<>> VolatileNode::zero_through(uint64_t offset, uint64_t length, ZeroFlags flags) {
+  auto room = co_await make_room(kSplitCost);
+  if (!room) co_return room;
   Turns::Turn turn(turns_);
   co_await turn;
   auto result = co_await hand_down_size();
@@ -139,12 +150,23 @@ Task<Result<>> VolatileNode::write_zeroes(uint64_t offset, uint64_t length, Zero
 Task<Result<>> VolatileNode::discard(uint64_t offset, uint64_t length) {
   SPINDLE_CO_TRY(check_modification("discard", offset, length));
   if (length == 0) co_return Result<>{};
-  auto room = co_await make_room(cost_of_write(0));
+  const uint64_t cost = cost_of_write(0);
+  if (cost > options_.max_bytes / 2) co_return co_await discard_through(offset, length);
+  auto room = co_await make_room(cost);
   if (!room) co_return room;
   SPINDLE_CO_TRY(check_range("discard", offset, length));
   ++order_;
   discards_.put({.offset = offset, .length = length, .order = order_});
   co_return Result<>{};
+}
+
+Task<Result<>> VolatileNode::discard_through(uint64_t offset, uint64_t length) {
+  Turns::Turn turn(turns_);
+  co_await turn;
+  auto result = co_await hand_down_size();
+  if (!result) co_return result;
+  SPINDLE_CO_TRY(check_range("discard", offset, length));
+  co_return co_await child_->discard(offset, length);
 }
 
 Task<Result<>> VolatileNode::flush() {
@@ -206,10 +228,15 @@ Task<Result<>> VolatileNode::hand_down_size() {
 }
 
 Task<Result<>> VolatileNode::make_room(uint64_t bytes) {
-  if (held_bytes() + bytes <= options_.max_bytes) co_return Result<>{};
+  // With nothing held there is no room to be made, and none is needed: what does not fit in half of it is not
+  // held.
+  const auto enough = [this, bytes] {
+    return held_bytes() == 0 || held_bytes() + bytes <= options_.max_bytes;
+  };
+  if (enough()) co_return Result<>{};
   Turns::Turn turn(turns_);
   co_await turn;
-  while (held_bytes() + bytes > options_.max_bytes) {
+  while (!enough()) {
     auto result = co_await hand_down_size();
     if (!result) co_return result;
     const auto discards = discards_.all();

@@ -12,7 +12,8 @@
 // - Memory: at most `max_bytes`, counting 128 bytes for each piece. Before a write would exceed it, the
 // oldest pieces
 //   are handed down *without* a flush until half is free: D1 allows data to become durable early. If that
-//   fails, so does the write. A single write larger than half of `max_bytes` is handed down at once.
+//   fails, so does the write. What would take more than half of `max_bytes` by itself is handed down at once,
+//   so with a very small `max_bytes` everything is.
 //   What was handed down, be it so or by a failed flush, survives the death of the process as any write does
 //   that reached the host.
 // - close() hands down what is held, without a flush, but nothing after a failed flush (D6).
@@ -66,6 +67,8 @@ class VolatileNode final : public Node {
   Result<> check_modification(const char* operation, uint64_t offset, uint64_t length) const;
   Task<Result<>> make_room(uint64_t bytes);
   Task<Result<>> write_through(uint64_t offset, Buffers buffers, WriteFlags flags);
+  Task<Result<>> zero_through(uint64_t offset, uint64_t length, ZeroFlags flags);
+  Task<Result<>> discard_through(uint64_t offset, uint64_t length);
   // The caller of these has the turn.
   Task<Result<>> hand_down_size();
   Task<Result<>> hand_down_all();

@@ -196,6 +196,33 @@ TEST_CASE("volatile: making room hands down the oldest, without a flush, and fai
   CHECK(bench.node->held_bytes() <= 128 << 10);
 }
 
+TEST_CASE("volatile: with less memory than one operation takes, everything goes down at once") {
+  for (const uint64_t max_bytes : {0, 1, 127, 383, 384, 1000, 1279, 1500, 3000}) {
+    Bench bench(max_bytes);
+    ModelCheck check(*bench.reactor, *bench.node, {.seed = max_bytes, .batches = 40, .resize = true});
+    check.run();
+    CHECK(bench.node->held_bytes() <= max_bytes);
+    CHECK(bench.flush().has_value());
+    check.check(*bench.file);
+  }
+}
+
+TEST_CASE("volatile: FUA writes that split what is held keep to the memory allowed") {
+  constexpr uint64_t kMax = 8 << 10;
+  Bench bench(kMax);
+  CHECK(bench.reactor->wait(bench.node->write_zeroes(0, 300'000, {})).has_value());
+  CHECK(bench.reactor->wait(bench.node->discard(0, 300'000)).has_value());
+  for (uint64_t i = 0; i < 200; ++i) {
+    if (i % 2 == 0) {
+      CHECK(bench.write(*bench.node, i * 1000, "F", true).has_value());
+    } else {
+      CHECK(bench.reactor->wait(bench.node->write_zeroes(i * 1000, 1, {.fua = true})).has_value());
+    }
+    CHECK(bench.node->held_bytes() <= kMax);
+  }
+  CHECK(bench.read(*bench.node, 2000, 2) == std::string("F\0", 2));
+}
+
 TEST_CASE("volatile: SIGKILL of the process is a power cut") {
   Bench bench;
   const pid_t child = ::fork();

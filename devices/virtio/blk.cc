@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cassert>
+#include <coroutine>
 #include <cstring>
 #include <utility>
 
@@ -42,10 +43,27 @@ class VirtioBlk::Queue final : public Reactor::BatchHook {
     if (wrong.empty()) wake();  // a notification may have come before there was anybody to hear it
     return wrong;
   }
-  void stop() {
+  /// Takes and publishes nothing any more. What is in flight goes on.
+  void halt() {
     ring_.disable();
     work_ = false;
     device_.disk_.reactor().disarm(*this);
+  }
+  /// Returns when nothing is in flight; halt() came before. One at a time.
+  Task<void> idle() {
+    struct Idle {
+      Queue& queue;
+      bool await_ready() const noexcept { return queue.in_flight_ == 0; }
+      void await_suspend(std::coroutine_handle<> handle) { queue.idle_waiter_ = handle; }
+      void await_resume() const noexcept {}
+    };
+    co_await Idle{*this};
+  }
+  uint64_t in_flight() const { return in_flight_; }
+  void began() { ++in_flight_; }
+  void ended() {
+    if (--in_flight_ == 0 && idle_waiter_)
+      device_.disk_.reactor().schedule(std::exchange(idle_waiter_, nullptr));
   }
   bool running() const { return ring_.enabled(); }
   Virtqueue& ring() { return ring_; }
@@ -102,6 +120,8 @@ class VirtioBlk::Queue final : public Reactor::BatchHook {
   Virtqueue ring_;
   bool work_ = false;
   bool in_turn_ = false;
+  uint64_t in_flight_ = 0;
+  std::coroutine_handle<> idle_waiter_;  // while requests are in flight
 };
 
 Result<std::unique_ptr<VirtioBlk>> VirtioBlk::create(Disk& disk, const GuestMemory& memory,
@@ -124,12 +144,12 @@ VirtioBlk::VirtioBlk(Disk& disk, const GuestMemory& memory, BlkOptions options)
 }
 
 VirtioBlk::~VirtioBlk() {
-  assert(in_flight_ == 0);
+  assert(in_flight() == 0);
 }
 
 uint64_t VirtioBlk::features() const {
-  return kFeatureVersion1 | kFeatureRingIndirectDesc | kFeatureRingEventIdx | kBlkSegMax | kBlkBlkSize |
-         kBlkFlush | kBlkTopology | kBlkConfigWce | kBlkDiscard | kBlkWriteZeroes |
+  return kFeatureVersion1 | kFeatureRingIndirectDesc | kFeatureRingEventIdx | kFeatureRingReset | kBlkSegMax |
+         kBlkBlkSize | kBlkFlush | kBlkTopology | kBlkConfigWce | kBlkDiscard | kBlkWriteZeroes |
          (disk_.read_only() ? kBlkReadOnly : 0) | (queues_.size() > 1 ? kBlkMq : 0);
 }
 
@@ -185,6 +205,11 @@ std::string_view VirtioBlk::start_queue(unsigned queue, const QueueLayout& layou
   return queues_[queue]->start(layout);
 }
 
+Task<void> VirtioBlk::reset_queue(unsigned queue) {
+  queues_[queue]->halt();
+  co_await queues_[queue]->idle();
+}
+
 void VirtioBlk::notify(unsigned queue) {
   if (queue < queues_.size()) queues_[queue]->wake();
 }
@@ -195,20 +220,20 @@ Task<Result<>> VirtioBlk::write_config(uint64_t offset, std::span<const uint8_t>
 }
 
 Task<void> VirtioBlk::stop() {
-  struct Idle {
-    VirtioBlk& device;
-    bool await_ready() const noexcept { return device.in_flight_ == 0; }
-    void await_suspend(std::coroutine_handle<> handle) { device.idle_waiter_ = handle; }
-    void await_resume() const noexcept {}
-  };
-  for (auto& queue : queues_) queue->stop();
-  co_await Idle{*this};
+  for (auto& queue : queues_) queue->halt();
+  for (auto& queue : queues_) co_await queue->idle();
 }
 
 Task<void> VirtioBlk::reset() {
   co_await stop();
   acknowledged_.store(0, std::memory_order_release);
   co_await disk_.revert_write_cache();  // a failure leaves the disk write-through and refusing writes (D6)
+}
+
+uint64_t VirtioBlk::in_flight() const {
+  uint64_t sum = 0;
+  for (const auto& queue : queues_) sum += queue->in_flight();
+  return sum;
 }
 
 VirtioBlk::Request& VirtioBlk::take_request() {
@@ -232,7 +257,7 @@ Detached VirtioBlk::run(Queue& queue, Request& request, Operation operation, uin
 
 // What needs the disk goes on in run(); all else is answered here.
 void VirtioBlk::serve(Queue& queue, Request& request) {
-  ++in_flight_;
+  queue.began();
   const BlkLimits limits{.capacity = disk_.size(), .read_only = disk_.read_only(), .features = acknowledged_};
   const BlkRequest parsed = BlkRequest::parse(request.chain, limits, request.ranges);
   request.status = parsed.status;
@@ -262,7 +287,7 @@ void VirtioBlk::serve(Queue& queue, Request& request) {
     case BlkRequest::Kind::Unanswerable:
       // The turn that took this chain finds the queue broken when it asks for the next.
       queue.ring().declare_broken("a request has no status byte that could be written");
-      give_back(request);
+      give_back(queue, request);
       break;
   }
 }
@@ -283,12 +308,12 @@ void VirtioBlk::finish(Queue& queue, Request& request, uint8_t status, uint64_t 
     queue.ring().push(request.chain.token, static_cast<uint32_t>(written + gapless));
     queue.pushed();
   }
-  give_back(request);
+  give_back(queue, request);
 }
 
-void VirtioBlk::give_back(Request& request) {
+void VirtioBlk::give_back(Queue& queue, Request& request) {
   free_requests_.push_back(&request);
-  if (--in_flight_ == 0 && idle_waiter_) disk_.reactor().schedule(std::exchange(idle_waiter_, nullptr));
+  queue.ended();
 }
 
 uint64_t VirtioBlk::answer_id(const BlkRequest& request) const {

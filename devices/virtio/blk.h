@@ -17,7 +17,6 @@
 #pragma once
 
 #include <atomic>
-#include <coroutine>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,13 +55,14 @@ class VirtioBlk final : public Device {
   void connect(Transport& transport) override { transport_ = &transport; }
   Task<void> negotiate() override;
   std::string_view start_queue(unsigned queue, const QueueLayout& layout) override;
+  Task<void> reset_queue(unsigned queue) override;
   void notify(unsigned queue) override;
   Task<Result<>> write_config(uint64_t offset, std::span<const uint8_t> data) override;
   Task<void> stop() override;
   Task<void> reset() override;
 
   /// Requests taken and not yet given back.
-  uint64_t in_flight() const { return in_flight_; }
+  uint64_t in_flight() const;
 
  private:
   struct Request;
@@ -75,7 +75,7 @@ class VirtioBlk final : public Device {
   template <typename Operation>
   Detached run(Queue& queue, Request& request, Operation operation, uint64_t written);
   void finish(Queue& queue, Request& request, uint8_t status, uint64_t written);
-  void give_back(Request& request);
+  void give_back(Queue& queue, Request& request);
   uint64_t answer_id(const BlkRequest& request) const;
   bool acknowledged(uint64_t feature) const {
     return acknowledged_.load(std::memory_order_acquire) & feature;
@@ -89,8 +89,6 @@ class VirtioBlk final : public Device {
   std::vector<std::unique_ptr<Queue>> queues_;
   std::vector<std::unique_ptr<Request>> requests_;  // all there are
   std::vector<Request*> free_requests_;
-  uint64_t in_flight_ = 0;
-  std::coroutine_handle<> idle_waiter_;  // stop(), while requests are in flight
 };
 
 }  // namespace spindle::virtio

@@ -1,6 +1,7 @@
 #include "devices/virtio/common_config.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 namespace spindle::virtio {
@@ -23,8 +24,11 @@ struct Registers {
   uint64_t queue_desc;
   uint64_t queue_driver;
   uint64_t queue_device;
+  uint16_t queue_notify_data;  // belongs to a feature that is not offered
+  uint16_t queue_reset;
+  uint32_t padding;
 };
-static_assert(sizeof(Registers) == common::kBytes);
+static_assert(offsetof(Registers, padding) == common::kBytes);
 
 uint32_t half(uint64_t features, uint32_t select) {
   return select < 2 ? static_cast<uint32_t>(features >> (32 * select)) : 0;
@@ -68,9 +72,10 @@ void CommonConfig::read(uint64_t offset, std::span<uint8_t> data) {
     registers.queue_desc = queue.layout.descriptors;
     registers.queue_driver = queue.layout.driver_area;
     registers.queue_device = queue.layout.device_area;
+    registers.queue_reset = queue.resetting;
   }
   std::memcpy(data.data(), reinterpret_cast<const uint8_t*>(&registers) + offset,
-              std::min<uint64_t>(data.size(), sizeof registers - offset));
+              std::min<uint64_t>(data.size(), common::kBytes - offset));
 }
 
 void CommonConfig::write(uint64_t offset, std::span<const uint8_t> data) {
@@ -113,6 +118,11 @@ void CommonConfig::write_driver_feature(uint32_t value) {
 void CommonConfig::write_queue(unsigned offset, unsigned width, uint64_t value) {
   if (queue_select_ >= queues_.size()) return;
   QueueRegisters& queue = queues_[queue_select_];
+  if (queue.resetting) return;
+  if (offset == common::kQueueReset && width == 2) {
+    if (value == 1) begin_queue_reset();
+    return;
+  }
   if (offset == common::kQueueMsixVector && width == 2) {
     queue.vector = value < vectors_ ? static_cast<uint16_t>(value) : kNoVector;
     return;
@@ -122,6 +132,8 @@ void CommonConfig::write_queue(unsigned offset, unsigned width, uint64_t value) 
     queue.layout.size = static_cast<uint32_t>(value);
   } else if (offset == common::kQueueEnable && width == 2) {
     if (value == 1) enable_queue();
+  } else if (offset >= common::kQueueNotifyData) {
+    return;  // read only
   } else if (offset >= common::kQueueDevice) {
     write_address(queue.layout.device_area, offset - common::kQueueDevice, width, value);
   } else if (offset >= common::kQueueDriver) {
@@ -141,6 +153,23 @@ void CommonConfig::enable_queue() {
   if (status_ & kStatusDriverOk) start_queues({{queue_select_, queue.layout}});
 }
 
+void CommonConfig::begin_queue_reset() {
+  if (!(status_ & kStatusFeaturesOk) || !(driver_features_ & kFeatureRingReset)) return;
+  QueueRegisters& queue = queues_[queue_select_];
+  if (!queue.enabled) {  // nothing to wait for
+    clear_queue(queue);
+    return;
+  }
+  queue.resetting = true;
+  post([this, queue = queue_select_] { return do_queue_reset(queue); });
+}
+
+Task<void> CommonConfig::do_queue_reset(unsigned queue) {
+  co_await device_.reset_queue(queue);
+  std::lock_guard lock(mutex_);
+  if (!resetting_) clear_queue(queues_[queue]);  // else do_reset() will
+}
+
 void CommonConfig::write_status(uint8_t value) {
   if (value == 0) {
     begin_reset();
@@ -157,7 +186,7 @@ void CommonConfig::write_status(uint8_t value) {
     status_ |= kStatusDriverOk;
     std::vector<QueueStart> starts;
     for (unsigned i = 0; i < queues_.size(); ++i) {
-      if (queues_[i].enabled) starts.emplace_back(i, queues_[i].layout);
+      if (queues_[i].enabled && !queues_[i].resetting) starts.emplace_back(i, queues_[i].layout);
     }
     start_queues(std::move(starts));
   }
@@ -236,13 +265,15 @@ void CommonConfig::clear() {
   unknown_features_ = false;
   status_ = 0;
   queue_select_ = 0;
-  for (QueueRegisters& queue : queues_) {
-    queue.layout = QueueLayout{.size = device_.max_queue_size()};
-    queue.enabled = false;
-    queue.vector = kNoVector;
-  }
+  for (QueueRegisters& queue : queues_) clear_queue(queue);
   config_vector_ = kNoVector;
   used_ = resetting_ = false;
+}
+
+void CommonConfig::clear_queue(QueueRegisters& queue) {
+  queue.layout = QueueLayout{.size = device_.max_queue_size()};
+  queue.enabled = queue.resetting = false;
+  queue.vector = kNoVector;
 }
 
 void CommonConfig::note_needs_reset(std::string_view reason) {

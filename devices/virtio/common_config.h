@@ -7,6 +7,10 @@
 //   FEATURES_OK      checked at once (the bit reads back 0 if refused), then Device::negotiate
 //   DRIVER_OK        the enabled queues start, after negotiate has ended
 //   queue_enable     the ring is checked at once; after DRIVER_OK the queue also starts
+//   queue_reset      Device::reset_queue, if RING_RESET was acknowledged. It reads 1, queue_enable as before,
+//   and
+//                    writes of the queue's registers are ignored, until nothing of the queue is in flight;
+//                    then both read 0 and the queue may be enabled anew, with another layout (4.1.4.3.1)
 //   status = 0       Device::reset. The status reads as before, and every write is ignored, until the device
 //                    is idle and back in its first state; then it reads 0 (2.4.1)
 //
@@ -87,6 +91,7 @@ class CommonConfig {
   struct QueueRegisters {
     QueueLayout layout;
     bool enabled = false;
+    bool resetting = false;
     std::atomic<uint16_t> vector{kNoVector};
   };
   using QueueStart = std::pair<unsigned, QueueLayout>;
@@ -95,9 +100,11 @@ class CommonConfig {
   void write_status(uint8_t value);
   void write_queue(unsigned offset, unsigned width, uint64_t value);
   void enable_queue();
+  void begin_queue_reset();
   void start_queues(std::vector<QueueStart> starts);
   void begin_reset();
   void clear();
+  void clear_queue(QueueRegisters& queue);
   bool dropping() const;
   void note_needs_reset(std::string_view reason);
   void post(std::function<Task<void>()> make);
@@ -105,6 +112,7 @@ class CommonConfig {
   Task<void> do_start(std::vector<QueueStart> starts);
   Task<void> do_write_device_config(uint64_t offset, std::array<uint8_t, 8> bytes, std::size_t width,
                                     std::shared_ptr<ParkedAccess> parked);
+  Task<void> do_queue_reset(unsigned queue);
   Task<void> do_reset();
 
   Device& device_;

@@ -5,7 +5,8 @@
 //
 // Order of calls on the reactor, kept by the transport, one at a time and each awaited before the next
 // begins:
-//   negotiate  ->  start_queue...  ->  (write_config | start_queue)...  ->  reset  ->  negotiate ...
+//   negotiate  ->  start_queue...  ->  (write_config | start_queue | reset_queue)...  ->  reset  -> negotiate
+//   ...
 // and stop, when the machine ends, after any of them.
 // notify() may come at any time, for any queue number, also for queues that do not run.
 //
@@ -64,6 +65,9 @@ class Device {
   virtual Task<void> negotiate() = 0;
   /// Begins to serve a queue, and looks at it at once. Returns what check_queue() says.
   virtual std::string_view start_queue(unsigned queue, const QueueLayout& layout) = 0;
+  /// Stops one queue, as stop() does all; the others go on. It may be started again, somewhere else. A queue
+  /// that does not run is left alone.
+  virtual Task<void> reset_queue(unsigned queue) = 0;
   virtual void notify(unsigned queue) = 0;
   /// Only for what config_writable() lets through. Returns when the write has taken effect; an error means
   /// that it has not.

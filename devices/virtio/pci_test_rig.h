@@ -27,11 +27,11 @@ inline constexpr uint64_t kWanted =
 inline constexpr uint32_t kQueueMessage = 0x51, kConfigMessage = 0x52;
 
 struct PciRig {
-  explicit PciRig(CacheMode cache = CacheMode::Writeback)
+  explicit PciRig(CacheMode cache = CacheMode::Writeback, unsigned queues = 1)
       : reactor(*Reactor::create()),
         node(std::make_shared<MemoryNode>(*reactor, kDiskBytes)),
         disk(node, DiskOptions{.id = "disk0", .cache = cache}),
-        device(*VirtioBlk::create(disk, ram.memory(), BlkOptions{.serial = "s"})),
+        device(*VirtioBlk::create(disk, ram.memory(), BlkOptions{.serial = "s", .queues = queues})),
         function(*PciTransport::create(
             *device, *reactor,
             {machine, machine, machine, [this](std::string_view reason) { complaints.emplace_back(reason); }},
@@ -67,21 +67,26 @@ struct PciRig {
     driver.add_status(kStatusDriverOk);
     settle();
   }
-  void begin(TestRequest& request, uint32_t type, uint64_t sector) {
+  void begin(TestRequest& request, uint32_t type, uint64_t sector) { begin(0, queue, request, type, sector); }
+  uint8_t run(TestRequest& request, uint32_t type, uint64_t sector) {
+    return run(0, queue, request, type, sector);
+  }
+  /// The same on any queue: `on` is what the driver has set up as number `index`.
+  void begin(uint16_t index, TestQueue& on, TestRequest& request, uint32_t type, uint64_t sector) {
     request.fill(type, sector);
-    queue.want_interrupt();
+    on.want_interrupt();
     if (type == kBlkTypeFlush) {
-      REQUIRE(queue.add(request.bare_segments()));
+      REQUIRE(on.add(request.bare_segments()));
     } else {
-      REQUIRE(queue.add(request.segments(type)));
+      REQUIRE(on.add(request.segments(type)));
     }
-    queue.publish();
-    driver.write(driver.notify_offset(0), 2, 0);
+    on.publish();
+    driver.write(driver.notify_offset(index), 2, index);
     settle();
   }
-  uint8_t run(TestRequest& request, uint32_t type, uint64_t sector) {
-    begin(request, type, sector);
-    REQUIRE(queue.take());
+  uint8_t run(uint16_t index, TestQueue& on, TestRequest& request, uint32_t type, uint64_t sector) {
+    begin(index, on, request, type, sector);
+    REQUIRE(on.take());
     return request.status();
   }
 

@@ -21,6 +21,7 @@ inline constexpr uint8_t kStatusFailed = 128;
 inline constexpr uint64_t kFeatureRingIndirectDesc = 1ull << 28;
 inline constexpr uint64_t kFeatureRingEventIdx = 1ull << 29;
 inline constexpr uint64_t kFeatureVersion1 = 1ull << 32;
+inline constexpr uint64_t kFeatureRingReset = 1ull << 40;
 
 // Split virtqueues (2.7).
 struct Descriptor {
@@ -159,7 +160,9 @@ inline constexpr unsigned kQueueNotifyOff = 30;
 inline constexpr unsigned kQueueDesc = 32;
 inline constexpr unsigned kQueueDriver = 40;
 inline constexpr unsigned kQueueDevice = 48;
-inline constexpr unsigned kBytes = 56;
+inline constexpr unsigned kQueueNotifyData = 56;
+inline constexpr unsigned kQueueReset = 58;
+inline constexpr unsigned kBytes = 60;
 }  // namespace common
 
 }  // namespace spindle::virtio

@@ -162,6 +162,10 @@ class PciDriver {
     set_common(common::kQueueEnable, 2, 1);
     return common(common::kQueueEnable, 2) == 1;
   }
+  void reset_queue(uint16_t index) {
+    set_common(common::kQueueSelect, 2, index);
+    set_common(common::kQueueReset, 2, 1);
+  }
   uint64_t notify_offset(uint16_t queue) {
     set_common(common::kQueueSelect, 2, queue);
     const Structure& notify = structures_[kPciCapNotify];

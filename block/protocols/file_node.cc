@@ -163,7 +163,10 @@ Task<Result<>> FileNode::datasync(int fd) {
 
 Task<Result<>> FileNode::flush() {
   if (options_.never_flush) co_return Result<>{};
-  co_return co_await datasync(fd_);
+  auto result = co_await datasync(fd_);
+  // Whatever the host gives as the reason, ENOSPC too: that is no ordinary request error here (D6).
+  if (!result) result.error()->kind = ErrorKind::FlushFailed;
+  co_return result;
 }
 
 Task<Result<Extent>> FileNode::map(uint64_t offset, uint64_t length) {

@@ -3,12 +3,15 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 
+#include <array>
 #include <csignal>
 #include <cstring>
 #include <fstream>
 #include <optional>
+#include <random>
 
 #include "block/disk.h"
+#include "block/filters/fault_node.h"
 #include "block/protocols/file_node.h"
 #include "block/test_support/file_bench.h"
 
@@ -111,6 +114,205 @@ TEST_CASE("file: a FUA write that found no space is no failed flush, whenever sp
     CHECK(bench.reactor->wait(disk.close()).has_value());
   }
   CHECK(::umount2(mount_point.c_str(), MNT_DETACH) == 0);
+}
+
+// A file system of a few megabytes, until the end of the test.
+class SmallFileSystem {
+ public:
+  SmallFileSystem(const test::TempDir& dir, const std::string& type) : at_(dir.file("mounted-" + type)) {
+    std::string command = "mkdir " + at_ + " && ";
+    if (type == "ext4") {
+      const std::string image = dir.file("file-system", 16 << 20);
+      command += "mkfs.ext4 -q -F -J size=4 " + image + " && mount -o loop " + image + " " + at_;
+    } else {
+      command += "mount -t tmpfs -o size=8M none " + at_;
+    }
+    const auto done = test::run_command(command);
+    mounted_ = done.status == 0;
+    if (!mounted_) skipped("no small " + type + ": " + done.output.substr(0, done.output.find('\n')));
+  }
+  SmallFileSystem(const SmallFileSystem&) = delete;
+  SmallFileSystem& operator=(const SmallFileSystem&) = delete;
+  // Older kernels let go of a ring's file late.
+  ~SmallFileSystem() {
+    if (mounted_) CHECK(::umount2(at_.c_str(), MNT_DETACH) == 0);
+  }
+  bool mounted() const { return mounted_; }
+  std::string file(const std::string& name) const { return at_ + "/" + name; }
+
+ private:
+  std::string at_;
+  bool mounted_ = false;
+};
+
+// Random requests to slots of a disk, one at a time in each. A byte may be what the last request that
+// succeeded made it, or what one that failed since would have.
+class SlotRun {
+ public:
+  static constexpr uint64_t kSlots = 6;
+  static constexpr uint64_t kSlot = (512 << 10) + 1536;
+
+  explicit SlotRun(Disk& disk) : disk_(disk) {
+    for (auto& slot : slots_) slot.allowed.assign(kSlot, {});
+    for (auto& slot : slots_) {
+      for (auto& bytes : slot.allowed) bytes = std::string(1, '\0');
+    }
+  }
+
+  Task<void> work(uint64_t number, uint64_t seed, int operations) {
+    std::mt19937_64 random(seed * kSlots + number);
+    Slot& slot = slots_[number];
+    for (int i = 0; i < operations; ++i) {
+      const uint64_t length = 1 + random() % (random() % 2 ? 3000 : kSlot);
+      const uint64_t from = random() % (kSlot - length + 1);
+      const auto kind = random() % 8;
+      if (kind == 0) {
+        auto flushed = co_await disk_.flush();
+        CHECK_MESSAGE(flushed.has_value(), (flushed ? "" : flushed.error()->message()));
+        continue;
+      }
+      const char fill = kind < 3 ? '\0' : static_cast<char>('a' + random() % 26);
+      std::string text(length, fill);
+      const iovec part{text.data(), length};
+      const uint64_t at = number * kSlot + from;
+      Result<> result;
+      if (kind < 3) {
+        result = co_await disk_.write_zeroes(at, length, {.unmap = kind == 1, .fua = random() % 2 == 0});
+      } else {
+        result = co_await disk_.write(at, Buffers(std::span(&part, 1)), {.fua = random() % 2 == 0});
+      }
+      for (uint64_t k = from; k < from + length; ++k) {
+        if (result) slot.allowed[k].clear();
+        if (slot.allowed[k].find(fill) == std::string::npos) slot.allowed[k] += fill;
+      }
+      if (result) continue;
+      ++refused_;
+      CHECK_MESSAGE(result.error()->kind == ErrorKind::NoSpace, result.error()->message());
+    }
+  }
+
+  void compare(const std::string& all) const {
+    for (uint64_t number = 0; number < kSlots; ++number) {
+      for (uint64_t k = 0; k < kSlot; ++k) {
+        if (slots_[number].allowed[k].find(all[number * kSlot + k]) != std::string::npos) continue;
+        FAIL_CHECK("byte " << k << " of slot " << number << " is none that was written there");
+        return;
+      }
+    }
+  }
+  unsigned refused() const { return refused_; }
+
+ private:
+  struct Slot {
+    std::vector<std::string> allowed;
+  };
+  Disk& disk_;
+  std::array<Slot, kSlots> slots_;
+  unsigned refused_ = 0;
+};
+
+TEST_CASE("D6: a full file system fails requests, loses nothing acknowledged, and the disk goes on") {
+  for (const std::string type : {"tmpfs", "ext4"}) {
+    for (const bool direct : {false, true}) {
+      if (direct && type == "tmpfs") continue;
+      Bench bench;
+      const SmallFileSystem small(bench.dir, type);
+      if (!small.mounted()) continue;
+      const std::string path = small.file("image");
+      constexpr uint64_t kSize = SlotRun::kSlots * SlotRun::kSlot;
+      std::ofstream(path).close();
+      REQUIRE(::truncate(path.c_str(), kSize) == 0);
+      auto node = bench.open({.path = path, .direct = direct});
+      Disk disk(node, {.id = "disk0", .discard = true});
+      SlotRun run(disk);
+      for (uint64_t seed = 1; seed <= 3; ++seed) {
+        // As much as there is room for; the disk holds a part of what is left from the round before.
+        std::ofstream(small.file("ballast")) << std::string(16 << 20, 'b');
+        uint64_t live = SlotRun::kSlots;
+        for (uint64_t slot = 0; slot < SlotRun::kSlots; ++slot) {
+          spawn(run.work(slot, seed, 12), [&live] { --live; });
+        }
+        bench.reactor->run_until([&] { return live == 0; });
+        CHECK(run.refused() > 0);
+        run.compare(bench.read(*node, 0, kSize));
+        ::unlink(small.file("ballast").c_str());
+        auto flushed = bench.reactor->wait(disk.flush());
+        CHECK_MESSAGE(flushed.has_value(), (flushed ? "" : flushed.error()->message()));
+        const unsigned before = run.refused();
+        live = SlotRun::kSlots;
+        for (uint64_t slot = 0; slot < SlotRun::kSlots; ++slot) {
+          spawn(run.work(slot, seed + 100, 4), [&live] { --live; });
+        }
+        bench.reactor->run_until([&] { return live == 0; });
+        CHECK(run.refused() == before);
+      }
+      CHECK(!node->sequencer().failure());
+      CHECK(bench.reactor->wait(disk.close()).has_value());
+      run.compare(bench.read(*bench.open({.path = path, .drop_cache = true}), 0, kSize));
+    }
+  }
+}
+
+// Loop devices call it EIO when their file has no space.
+TEST_CASE("D6: a device without the space it promised fails the flush, after which nothing is written") {
+  for (const bool fua : {false, true}) {
+    Bench bench;
+    const SmallFileSystem small(bench.dir, "tmpfs");
+    if (!small.mounted()) return;
+    const std::string image = small.file("image");
+    std::ofstream(image).close();
+    REQUIRE(::truncate(image.c_str(), 32 << 20) == 0);
+    const auto loop = test::run_command("losetup --show -f " + image);
+    const std::string device = loop.output.substr(0, loop.output.find('\n'));
+    if (loop.status != 0) return skipped("no loop device: " + device);
+    auto node = bench.open({.path = device});
+    Disk disk(node, {.id = "disk0"});
+    std::string text(12 << 20, 'x');
+    const iovec part{text.data(), text.size()};
+    const Buffers buffers(std::span(&part, 1));
+    auto failed = bench.reactor->wait(disk.write(0, buffers, {.fua = fua}));
+    if (!fua) {
+      CHECK(failed.has_value());  // into the page cache
+      failed = bench.reactor->wait(disk.flush());
+      REQUIRE(!failed.has_value());
+      CHECK(failed.error()->kind == ErrorKind::FlushFailed);
+    }
+    REQUIRE(!failed.has_value());
+    REQUIRE(node->sequencer().failure());
+    if (!fua) CHECK(node->sequencer().failure()->kind == ErrorKind::FlushFailed);  // the node says it itself
+    CHECK(bench.reactor->wait(disk.write(0, buffers)).error()->kind == ErrorKind::FlushFailed);
+    CHECK(bench.reactor->wait(disk.flush()).error()->kind == ErrorKind::FlushFailed);
+    CHECK(!bench.reactor->wait(disk.close()).has_value());
+    CHECK(test::run_command("losetup -d " + device).status == 0);
+  }
+}
+
+TEST_CASE("D6: ENOSPC of a flush is a failed flush, of anything else an ordinary request error") {
+  Bench bench;
+  std::string text(4096, 'x');
+  const iovec part{text.data(), text.size()};
+  const Buffers buffers(std::span(&part, 1));
+  for (const CacheMode cache : {CacheMode::Writeback, CacheMode::Writethrough}) {
+    for (const FaultKind kind : {FaultKind::Write, FaultKind::WriteZeroes, FaultKind::Flush}) {
+      auto fault = std::make_shared<FaultNode>(bench.open({.path = bench.dir.file("image", 1 << 20)}),
+                                               std::vector<FaultRule>{{.kind = kind, .number = ENOSPC}});
+      Disk disk(fault, {.id = "disk0", .cache = cache});
+      const auto expect = [&](Result<> result, bool fails) {
+        CHECK(result.has_value() == !fails);
+        if (result) return;
+        CHECK(result.error()->kind ==
+              (kind == FaultKind::Flush ? ErrorKind::FlushFailed : ErrorKind::NoSpace));
+      };
+      const bool flush = kind == FaultKind::Flush;
+      const bool by_write = kind == FaultKind::Write || (flush && cache == CacheMode::Writethrough);
+      expect(bench.reactor->wait(disk.write(0, buffers)), by_write);
+      expect(bench.reactor->wait(disk.flush()), flush);
+      expect(bench.reactor->wait(disk.write_zeroes(0, 4096)), kind != FaultKind::Write);
+      expect(bench.reactor->wait(disk.write(0, buffers)), flush);
+      CHECK(fault->sequencer().failure().has_value() == flush);
+      CHECK(bench.reactor->wait(disk.close()).has_value() == !flush);
+    }
+  }
 }
 
 }  // namespace

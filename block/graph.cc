@@ -21,6 +21,7 @@ Result<std::shared_ptr<Node>> open_protocol(Reactor& reactor, const DiskSpec& sp
     NullNode::Options options;
     if (spec.null_size) options.size = *spec.null_size;
     options.read_zeroes = spec.null_read_zeroes;
+    options.read_only = spec.read_only;
     return std::make_shared<NullNode>(reactor, options);
   }
   auto node = FileNode::open(

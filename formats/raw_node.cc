@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <limits>
 
 namespace spindle {
@@ -75,6 +76,9 @@ Task<Result<Extent>> RawNode::map_window(uint64_t offset, uint64_t length) {
 }
 
 Task<Result<>> RawNode::resize(uint64_t new_size) {
+  if (facts_.read_only) {
+    return finished(Result<>(std::unexpected(Error::from_errno(EROFS, "resize", facts_.name))));
+  }
   if (!options_.size && new_size <= std::numeric_limits<int64_t>::max() - options_.offset) {
     return child_->resize(options_.offset + new_size);
   }

@@ -112,6 +112,30 @@ TEST_CASE("raw: with an offset alone the window reaches to the end and grows wit
   CHECK(bench.reactor->wait(node->resize(UINT64_MAX)).error()->kind == ErrorKind::Invalid);
 }
 
+TEST_CASE("raw: a read-only image refuses every change, a fixed window of it too") {
+  Bench bench;
+  const std::string path = bench.dir.file("image", 64 << 10);
+  for (const bool window : {false, true}) {
+    auto file = FileNode::open(*bench.reactor, {.path = path, .read_only = true});
+    REQUIRE(file.has_value());
+    RawNode::Options options;
+    if (window) options = {.offset = 4096, .size = 8192};
+    auto raw = RawNode::open(*file, options);
+    REQUIRE(raw.has_value());
+    Node& node = **raw;
+    CHECK(node.facts().read_only);
+    auto& reactor = *bench.reactor;
+    std::string text(512, 'x');
+    const iovec part{text.data(), text.size()};
+    const Buffers buffers(std::span(&part, 1));
+    CHECK(reactor.wait(node.write(0, buffers, {})).error()->kind == ErrorKind::ReadOnly);
+    CHECK(reactor.wait(node.write(0, buffers, {.fua = true})).error()->kind == ErrorKind::ReadOnly);
+    CHECK(reactor.wait(node.write_zeroes(0, 512, {})).error()->kind == ErrorKind::ReadOnly);
+    CHECK(reactor.wait(node.discard(0, 4096)).error()->kind == ErrorKind::ReadOnly);
+    CHECK(reactor.wait(node.resize(4096)).error()->kind == ErrorKind::ReadOnly);
+  }
+}
+
 TEST_CASE("graph: what cannot be opened says what and what to do, and leaves no lock") {
   Bench bench;
   const std::string path = bench.dir.file("image", 1000);

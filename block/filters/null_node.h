@@ -12,6 +12,7 @@ class NullNode final : public Node {
   struct Options {
     uint64_t size = 1ull << 30;
     bool read_zeroes = true;
+    bool read_only = false;
   };
   NullNode(Reactor& reactor, Options options);
 
@@ -27,6 +28,8 @@ class NullNode final : public Node {
   Task<Result<>> close() override;
 
  private:
+  Result<> check_modification(const char* operation, uint64_t offset, uint64_t length) const;
+
   Options options_;
   NodeFacts facts_;
 };

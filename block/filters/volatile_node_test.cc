@@ -6,6 +6,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <list>
+#include <random>
 
 #include "block/filters/fault_node.h"
 #include "block/protocols/file_node.h"
@@ -221,6 +223,52 @@ TEST_CASE("volatile: FUA writes that split what is held keep to the memory allow
     CHECK(bench.node->held_bytes() <= kMax);
   }
   CHECK(bench.read(*bench.node, 2000, 2) == std::string("F\0", 2));
+}
+
+TEST_CASE("volatile: resizes, flushes and writes all at once leave alone what lies below every size") {
+  constexpr uint64_t kBelow = 64 << 10;
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    Bench bench(seed % 2 ? 40 << 10 : 64 << 20);
+    std::mt19937_64 random(seed);
+    std::string expected(kBelow, '\0');
+    std::list<std::string> texts;
+    std::list<iovec> parts;
+    uint64_t size = 300'000;
+    for (int round = 0; round < 60; ++round) {
+      int running = 0;
+      const auto ended = [&](Result<> result) {
+        // A write above may come after the cut of what it meant.
+        if (!result) CHECK_MESSAGE(result.error()->kind == ErrorKind::Invalid, result.error()->message());
+        --running;
+      };
+      const auto write = [&](uint64_t offset, uint64_t length, bool fua) {
+        texts.emplace_back(length, static_cast<char>('a' + random() % 26));
+        parts.push_back({texts.back().data(), length});
+        ++running;
+        spawn(bench.node->write(offset, Buffers(std::span(&parts.back(), 1)), {.fua = fua}), ended);
+      };
+      for (uint64_t slot = 0; slot < 4; ++slot) {  // one write to each quarter below
+        const uint64_t length = 1 + random() % 9000;
+        const uint64_t offset = slot * kBelow / 4 + random() % (kBelow / 4 - length);
+        write(offset, length, random() % 4 == 0);
+        std::memcpy(expected.data() + offset, texts.back().data(), length);
+        write(kBelow + random() % 200'000, 1 + random() % 20'000, random() % 4 == 0);
+        size = kBelow + random() % 200'000;
+        ++running;
+        spawn(bench.node->resize(size), ended);
+        if (random() % 4 != 0) continue;
+        ++running;
+        spawn(bench.node->flush(), ended);
+      }
+      bench.reactor->run_until([&] { return running == 0; });
+      REQUIRE(bench.read(*bench.node, 0, kBelow) == expected);
+    }
+    CHECK(bench.node->size() == size);
+    CHECK(bench.flush().has_value());
+    CHECK(bench.file->size() == size);
+    CHECK(bench.read(*bench.file, 0, size) == bench.read(*bench.node, 0, size));
+    CHECK(bench.read(*bench.file, 0, kBelow) == expected);
+  }
 }
 
 TEST_CASE("volatile: SIGKILL of the process is a power cut") {

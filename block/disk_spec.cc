@@ -16,6 +16,7 @@ namespace {
 constexpr std::size_t kLongestSerial = 20;  // ATA and virtio alike
 constexpr std::size_t kLongestId = 64;
 constexpr uint64_t kSmallestVolatile = 64 << 10;
+constexpr unsigned kMostQueues = 64;
 
 using Setter = std::function<Result<>(DiskSpec&, const std::string& value)>;
 
@@ -33,6 +34,15 @@ Result<> set_bounded(std::optional<unsigned>& target, const char* key, const std
     return std::unexpected(bad_option(key, value, fmt::format("0 to {}", largest)));
   }
   target = static_cast<unsigned>(*number);
+  return {};
+}
+
+Result<> set_queues(DiskSpec& spec, const std::string& value) {
+  const auto number = parse_number(value);
+  if (!number || *number < 1 || *number > kMostQueues) {
+    return std::unexpected(bad_option("queues", value, fmt::format("1 to {}", kMostQueues)));
+  }
+  spec.queues = static_cast<unsigned>(*number);
   return {};
 }
 
@@ -112,6 +122,7 @@ const std::map<std::string, Setter>& setters() {
        [](DiskSpec& spec, const std::string& value) { return set_bounded(spec.bus, "bus", value, 1); }},
       {"unit",
        [](DiskSpec& spec, const std::string& value) { return set_bounded(spec.unit, "unit", value, 1); }},
+      {"queues", set_queues},
       {"discard",
        [](DiskSpec& spec, const std::string& value) -> Result<> {
          if (value != "unmap" && value != "ignore")
@@ -247,6 +258,9 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
   if (spec.interface == DiskInterface::Virtio && (spec.bus || spec.unit)) {
     return std::unexpected(spec_error(fmt::format(
         "{}= places a disk on an IDE channel; with if=virtio leave it out", spec.bus ? "bus" : "unit")));
+  }
+  if (spec.interface == DiskInterface::Ide && seen.contains("queues")) {
+    return std::unexpected(spec_error("queues= is for if=virtio; an IDE channel has one command at a time"));
   }
   if (seen.contains("volatile-max") && !spec.volatile_filter) {
     return std::unexpected(spec_error("volatile-max= means nothing without volatile=on"));

@@ -30,6 +30,7 @@ TEST_CASE("spec: defaults") {
   CHECK(!spec.discard);
   CHECK(spec.locking == LockPolicy::Auto);
   CHECK(spec.flush_elision);
+  CHECK(spec.queues == 1);
   CHECK(!spec.volatile_filter);
 }
 
@@ -55,6 +56,11 @@ TEST_CASE("spec: everything") {
   CHECK(options.cache == CacheMode::Directsync);
   CHECK(options.read_only);
   CHECK(options.discard);
+}
+
+TEST_CASE("spec: queues of a virtio disk") {
+  CHECK(parsed("file=x,queues=1").queues == 1);
+  CHECK(parsed("queues=64,if=virtio,file=x").queues == 64);
 }
 
 TEST_CASE("spec: size belongs to the null protocol when that is the file, else to raw") {
@@ -91,6 +97,12 @@ TEST_CASE("spec: every mistake is one line that names the option and what is all
       {"file=a,if=ide,bus=2", "bus=2", "0 to 1"},
       {"file=a,if=ide,unit=-1", "unit=-1", "0 to 1"},
       {"file=a,bus=0", "bus=", "if=virtio"},
+      {"file=a,queues=0", "queues=0", "1 to 64"},
+      {"file=a,queues=65", "queues=65", "1 to 64"},
+      {"file=a,queues=many", "queues=many", "1 to 64"},
+      {"file=a,queues=4294967297", "queues=", "1 to 64"},
+      {"file=a,queues=4,if=ide", "queues=", "if=virtio"},
+      {"file=a,queues=1,if=ide", "queues=", "if=virtio"},
       {"file=a,discard=on", "discard=on", "unmap or ignore"},
       {"file=a,locking=maybe", "locking=maybe", "auto, on or off"},
       {"file=a,fault=flush:2:EWHAT", "fault=", "EWHAT"},

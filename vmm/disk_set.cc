@@ -9,6 +9,7 @@
 #include "devices/ide/piix_ide.h"
 #include "devices/virtio/blk.h"
 #include "devices/virtio/pci_transport.h"
+#include "vmm/open_files.h"
 
 namespace spindle::vmm {
 namespace {
@@ -17,6 +18,7 @@ constexpr unsigned kIdeBuses = ide::kChannels, kIdeUnits = 2;
 constexpr PciSlot kIdeSlot{.device = 1, .function = 1};
 constexpr unsigned kFirstVirtioDevice = 2;  // 0 is the host bridge, 1 the PIIX4
 constexpr unsigned kMaxVirtioDisks = 32 - kFirstVirtioDevice;
+constexpr unsigned kFilesPerQueue = 2;                         // doorbell and interrupt
 constexpr uint8_t kClassStorage = 0x01, kSubclassScsi = 0x00;  // what virtio-blk says it is
 
 std::unexpected<Error> bad_disk(const DiskSpec& spec, std::string detail) {
@@ -122,7 +124,8 @@ class DiskSet::Devices {
   Result<> add_virtio(const Entry& entry, const DeviceWiring& wiring) {
     const PciSlot slot{.device = kFirstVirtioDevice + entry.place.unit};
     Virtio made;
-    auto device = virtio::VirtioBlk::create(*entry.disk, wiring.memory, {.serial = entry.spec.serial});
+    auto device = virtio::VirtioBlk::create(*entry.disk, wiring.memory,
+                                            {.serial = entry.spec.serial, .queues = entry.spec.queues});
     if (!device) return std::unexpected(device.error());
     made.device = std::move(*device);
     made.messages = std::make_unique<VmMessages>(wiring.vm, next_gsi, wiring.fault);
@@ -210,6 +213,9 @@ Result<std::unique_ptr<DiskSet>> DiskSet::open(std::span<const DiskSpec> specs,
 }
 
 Result<> DiskSet::plug(const DeviceWiring& wiring) {
+  unsigned queues = 0;
+  for (const Entry& entry : entries_) queues += entry.spec.queues;
+  SPINDLE_TRY(make_room_for_open_files(kFilesPerQueue * queues));
   devices_ = std::make_unique<Devices>(wiring.vm);
   for (const Entry& entry : entries_) {
     const bool is_ide = entry.spec.interface == DiskInterface::Ide;

@@ -2,8 +2,10 @@
 // console.
 #include <doctest/doctest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +17,7 @@
 #include "vmm/console.h"
 #include "vmm/disk_set.h"
 #include "vmm/layout.h"
+#include "vmm/open_files.h"
 #include "vmm/statistics.h"
 
 namespace spindle::vmm {
@@ -145,6 +148,21 @@ TEST_CASE("disks: places and ids") {
   named.id = "virtio0";
   refused({named, named}, "id virtio0");
   refused({virtio, named}, "id virtio0");
+}
+
+TEST_CASE("open files: the limit is raised as far as it may be, and no disk is made beyond it") {
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit low{std::min<rlim_t>(before.rlim_max, 300), before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &low) == 0);
+  CHECK(make_room_for_open_files(100));
+  rlimit after{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &after) == 0);
+  CHECK(after.rlim_cur > low.rlim_cur);
+  const auto refused = make_room_for_open_files(before.rlim_max == RLIM_INFINITY ? 0 : before.rlim_max);
+  CHECK((refused.has_value() || refused.error()->message().find("queues") != std::string::npos));
+  CHECK(refused.has_value() == (before.rlim_max == RLIM_INFINITY));
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 
 TEST_CASE("statistics: guest pages are told from the monitor's") {

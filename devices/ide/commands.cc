@@ -41,8 +41,6 @@ Parsed parse_media(const Drive& drive, const Command& command, const TaskFile& r
     request.block_sectors = drive.settings.multiple;
   }
   if (command.writes && drive.disk().read_only()) return refused(kWp | kAbrt);
-  // Each way to give an address has an end of its own: that of words 100-103, 60-61 or 57-58.
-  uint64_t end = drive.sectors();
   if (command.ext) {
     request.sectors = registers.count.both() == 0 ? 65536 : registers.count.both();
     request.lba = registers.lba48();
@@ -50,15 +48,14 @@ Parsed parse_media(const Drive& drive, const Command& command, const TaskFile& r
     request.sectors = registers.count.current == 0 ? 256 : registers.count.current;
     if (registers.lba_addressing()) {
       request.lba = registers.lba28();
-      end = std::min(end, kMaxLba28Sectors);
     } else if (const auto lba = drive.lba_of_chs(registers)) {
       request.lba = *lba;
-      end = drive.geometry().capacity();
     } else {
       return refused(kIdnf);
     }
   }
   // Nothing of a request that reaches past the end is done; the registers name the first sector beyond it.
+  const uint64_t end = drive.addressable(command, registers);
   if (request.lba >= end || request.sectors > end - request.lba) {
     return std::unexpected(Outcome{.error = kIdnf, .lba = std::max(request.lba, end)});
   }
@@ -135,6 +132,21 @@ Parsed parse_device_parameters(const Drive&, const Command& command, const TaskF
 Outcome accept_device_parameters(Drive& drive, const Request& request, std::span<uint8_t>) {
   drive.settings.sectors_per_track = request.registers.count.current;
   drive.settings.heads = static_cast<uint8_t>((request.registers.device & kDeviceHead) + 1);
+  return {};
+}
+
+// READ NATIVE MAX ADDRESS belongs to the Host Protected Area feature set of ATA8-ACS, which is not there
+// (word 82 bit 10), so SET MAX ADDRESS aborts. Firmware and hdparm ask all the same, and since nothing can be
+// protected the answer is plain: the last sector, in the way the question was put.
+Parsed parse_native_max(const Drive& drive, const Command& command, const TaskFile& registers) {
+  Request request = plain_request(command, registers);
+  const uint64_t end = drive.addressable(command, registers);
+  if (end == 0) return refused(kAbrt);
+  request.lba = end - 1;
+  return request;
+}
+Outcome accept_native_max(Drive& drive, const Request& request, std::span<uint8_t>) {
+  drive.show_address(request, request.lba);
   return {};
 }
 
@@ -241,6 +253,15 @@ constexpr Command kCommands[] = {
      .name = "INITIALIZE DEVICE PARAMETERS",
      .parse = parse_device_parameters,
      .accept = accept_device_parameters},
+    {.opcode = 0xf8,
+     .name = "READ NATIVE MAX ADDRESS",
+     .parse = parse_native_max,
+     .accept = accept_native_max},
+    {.opcode = 0x27,
+     .name = "READ NATIVE MAX ADDRESS EXT",
+     .parse = parse_native_max,
+     .accept = accept_native_max,
+     .ext = true},
     {.opcode = kExecuteDeviceDiagnostic,
      .name = "EXECUTE DEVICE DIAGNOSTIC",
      .protocol = Protocol::Diagnostic,

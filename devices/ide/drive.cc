@@ -54,6 +54,11 @@ Geometry Drive::translated(uint32_t heads, uint32_t sectors_per_track) const {
           .sectors = sectors_per_track};
 }
 
+uint64_t Drive::addressable(const Command& command, const TaskFile& from) const {
+  if (command.ext) return sectors();
+  return from.lba_addressing() ? std::min(sectors(), kMaxLba28Sectors) : geometry().capacity();
+}
+
 std::optional<uint64_t> Drive::lba_of_chs(const TaskFile& from) const {
   const Geometry now = geometry();
   const uint32_t cylinder = static_cast<uint32_t>(from.lba_high.current) << 8 | from.lba_mid.current;

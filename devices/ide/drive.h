@@ -72,6 +72,9 @@ class Drive {
   const Command* find(uint8_t opcode) const;
   /// The translation in force (words 54-58).
   Geometry geometry() const;
+  /// How many sectors can be addressed in the way that `command` and `from` do it: words 100-103, 60-61 or
+  /// 57-58.
+  uint64_t addressable(const Command& command, const TaskFile& from) const;
   /// The sector that a CHS address in `from` names, or nullopt for an address that does not exist.
   std::optional<uint64_t> lba_of_chs(const TaskFile& from) const;
   /// Puts `lba` into the registers in the way that `request` addressed the drive.

@@ -2,6 +2,7 @@
 // misbehave.
 #include <doctest/doctest.h>
 
+#include "block/filters/null_node.h"
 #include "devices/ide/commands.h"
 #include "devices/ide/test_driver.h"
 
@@ -173,6 +174,92 @@ TEST_CASE("unknown commands abort at once") {
   CHECK(unknown > 150);
   CHECK(host.non_data({.opcode = 0}).features == kAbrt);  // NOP
   CHECK(host.identify()[0] == 0x0040);
+}
+
+TEST_CASE("what belongs to feature sets that are not there aborts, moves no data and changes nothing") {
+  struct Row {
+    const char* name;
+    uint8_t opcode;
+  };
+  constexpr Row kAbsent[] = {
+      {"DEVICE RESET", 0x08},  // of ATAPI devices
+      {"PACKET", 0xa0},
+      {"IDENTIFY PACKET DEVICE", 0xa1},
+      {"SERVICE", 0xa2},  // queued commands
+      {"READ DMA QUEUED", 0xc7},
+      {"WRITE DMA QUEUED", 0xcc},
+      {"SECURITY SET PASSWORD", 0xf1},
+      {"SECURITY UNLOCK", 0xf2},
+      {"SECURITY ERASE PREPARE", 0xf3},
+      {"SECURITY ERASE UNIT", 0xf4},
+      {"SECURITY FREEZE LOCK", 0xf5},
+      {"SECURITY DISABLE PASSWORD", 0xf6},
+      {"SET MAX ADDRESS", 0xf9},  // host protected area
+      {"SET MAX ADDRESS EXT", 0x37},
+      {"DEVICE CONFIGURATION", 0xb1},
+      {"SANITIZE DEVICE", 0xb4},
+      {"READ LOG EXT", 0x2f},  // general purpose logging
+      {"WRITE LOG EXT", 0x3f},
+      {"DOWNLOAD MICROCODE", 0x92},
+      {"READ BUFFER", 0xe4},
+      {"WRITE BUFFER", 0xe8},
+      {"READ LONG", 0x22},
+      {"WRITE LONG", 0x32},
+      {"FORMAT TRACK", 0x50},
+      {"WRITE UNCORRECTABLE EXT", 0x45},
+      {"TRUSTED SEND", 0x5e},
+      {"MEDIA EJECT", 0xed},
+      {"GET MEDIA STATUS", 0xda},
+      {"CFA ERASE SECTORS", 0xc0},
+  };
+  Rig rig;
+  HostDriver host = rig.driver();
+  const auto before = host.identify();
+  for (const Row& row : kAbsent) {
+    CAPTURE(row.name);
+    const Registers after = host.non_data({.opcode = row.opcode, .features = 1, .count = 1, .lba = 0x123456});
+    CHECK(after.opcode == (kReady | kErr));  // DRQ clear: no data is asked for, none offered
+    CHECK(after.features == kAbrt);
+    CHECK(after.lba == 0x123456);
+    CHECK(after.count == 1);
+  }
+  CHECK(host.identify() == before);
+  CHECK((before[82] & 0x0602) == 0);  // no DEVICE RESET, no HPA, no security
+  CHECK((before[83] & 0x0902) == 0);  // no DCO, no SET MAX security, no queue
+  CHECK(before[128] == 0);
+  CHECK(rig.node().log().empty());
+}
+
+TEST_CASE("READ NATIVE MAX ADDRESS gives the last sector, in the way it was asked") {
+  Rig rig;  // 8,192 sectors
+  HostDriver host = rig.driver();
+  Registers after = host.non_data({.opcode = 0xf8});
+  CHECK(after.opcode == kReady);
+  CHECK(after.lba == 8191);
+  after = host.non_data({.opcode = 0x27, .lba = 0xa5a5a5a5a5a5, .ext = true});
+  CHECK(after.opcode == kReady);
+  CHECK(after.lba == 8191);  // HOB shows zeroes, not what was written
+  after = host.non_data({.opcode = 0xf8, .device = 0});
+  CHECK(after.opcode == kReady);
+  CHECK(after.lba == (7 << 8 | 63));  // cylinder 7, head 15, sector 63
+  CHECK(after.device == 15);
+
+  auto reactor = *Reactor::create();
+  const auto answer = [&](uint64_t bytes, uint8_t opcode, uint8_t device) {
+    const auto node = std::make_shared<NullNode>(*reactor, NullNode::Options{.size = bytes});
+    const Drive drive(std::make_shared<Disk>(node, DiskOptions{.id = "null"}), {}, 0);
+    const Command& command = *find_ata_command(opcode);
+    TaskFile registers;
+    registers.device = device;
+    const auto request = command.parse(drive, command, registers);
+    return request ? std::optional(request->lba) : std::nullopt;
+  };
+  CHECK(answer(3ull << 40, 0x27, kDeviceLba) == (3ull << 40) / 512 - 1);
+  CHECK(answer(3ull << 40, 0xf8, kDeviceLba) == 0x0ffffffe);
+  CHECK(answer(3ull << 40, 0xf8, 0) == 16514063);
+  CHECK(answer(512, 0xf8, kDeviceLba) == 0);
+  for (uint8_t opcode : {0x27, 0xf8}) CHECK_FALSE(answer(0, opcode, kDeviceLba).has_value());
+  CHECK_FALSE(answer(512, 0xf8, 0).has_value());  // not one cylinder
 }
 
 TEST_CASE("the power commands") {

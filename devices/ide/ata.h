@@ -76,6 +76,26 @@ inline constexpr uint8_t kHighestPio = 4;
 inline constexpr uint8_t kHighestMultiwordDma = 2;
 inline constexpr uint8_t kHighestUltraDma = 5;
 
+// SMART: Features, the key in LBA Mid and High (which RETURN STATUS changes if the drive fails), the choices
+// for autosave in Count, the logs in LBA Low.
+inline constexpr uint8_t kSmart = 0xb0;
+inline constexpr uint8_t kSmartReadData = 0xd0;
+inline constexpr uint8_t kSmartReadThresholds = 0xd1;
+inline constexpr uint8_t kSmartAutosave = 0xd2;
+inline constexpr uint8_t kSmartReadLog = 0xd5;
+inline constexpr uint8_t kSmartEnable = 0xd8;
+inline constexpr uint8_t kSmartDisable = 0xd9;
+inline constexpr uint8_t kSmartReturnStatus = 0xda;
+inline constexpr uint8_t kSmartKeyMid = 0x4f;
+inline constexpr uint8_t kSmartKeyHigh = 0xc2;
+inline constexpr uint8_t kSmartFailingMid = 0xf4;
+inline constexpr uint8_t kSmartFailingHigh = 0x2c;
+inline constexpr uint8_t kSmartAutosaveOff = 0x00;
+inline constexpr uint8_t kSmartAutosaveOn = 0xf1;
+inline constexpr uint8_t kSmartLogDirectory = 0x00;
+inline constexpr uint8_t kSmartErrorLog = 0x01;
+inline constexpr uint8_t kSmartSelfTestLog = 0x06;
+
 // CHECK POWER MODE results.
 inline constexpr uint8_t kPowerStandby = 0x00;
 inline constexpr uint8_t kPowerIdle = 0x80;

@@ -15,6 +15,7 @@ void Channel::start_command(uint8_t opcode) {
   }
   Drive* drive = selected();
   if (!drive) return;
+  drive->smart.note_command(control_, drive->registers, opcode);
   drive->interrupt_pending = false;
   drive->status = kReady;
   drive->error = 0;
@@ -42,7 +43,7 @@ void Channel::start_command(uint8_t opcode) {
     complete(*drive, accepted);
     return;
   }
-  switch (command->protocol) {
+  switch (current_.command->protocol) {  // of the row that parsing may have chosen
     case Protocol::NonData:
       if (current_.work) {
         start_job(selected_, current_, Buffers{}, false);
@@ -183,6 +184,8 @@ void Channel::finish_job(const Job& job, const Outcome& outcome) {
                                  .previous = static_cast<uint8_t>(remaining >> 8)};
       }
       complete(drive, outcome);
+      if (outcome.fault != Fault::None)
+        drive.smart.note_fault(outcome.fault, drive.registers, drive.error, drive.status);
       if (protocol == Protocol::PioIn && outcome.good_sectors > 0) {
         // The host is told of a bad sector within the block, and trusts those before it: so it gets the
         // block, as READ MULTIPLE has it (ATA/ATAPI-6, 8.28). What could not be read is zeroes.

@@ -7,6 +7,7 @@
 #include "devices/ide/drive.h"
 #include "devices/ide/identify.h"
 #include "devices/ide/media.h"
+#include "devices/ide/smart.h"
 
 namespace spindle::ide {
 namespace {
@@ -15,14 +16,6 @@ using Parsed = std::expected<Request, Outcome>;
 
 std::unexpected<Outcome> refused(uint8_t error) {
   return std::unexpected(Outcome::failed(error));
-}
-
-Request plain_request(const Command& command, const TaskFile& registers) {
-  return {.command = &command,
-          .accept = command.accept,
-          .work = command.work,
-          .registers = registers,
-          .sectors = command.protocol == Protocol::PioIn ? 1u : 0u};
 }
 
 Parsed parse_plain(const Drive&, const Command& command, const TaskFile& registers) {
@@ -262,6 +255,7 @@ constexpr Command kCommands[] = {
      .parse = parse_native_max,
      .accept = accept_native_max,
      .ext = true},
+    {.opcode = kSmart, .name = "SMART", .parse = parse_smart},
     {.opcode = kExecuteDeviceDiagnostic,
      .name = "EXECUTE DEVICE DIAGNOSTIC",
      .protocol = Protocol::Diagnostic,

@@ -97,6 +97,7 @@ void Drive::power_on() {
   settings = Settings{};
   transfer_mode = kModePio | kHighestPio;
   power = Power::Active;
+  smart.powered_on();
   revert_on_soft_reset = false;
 }
 

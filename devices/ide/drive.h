@@ -12,6 +12,7 @@
 #include "block/disk.h"
 #include "block/result.h"
 #include "devices/ide/request.h"
+#include "devices/ide/smart.h"
 
 namespace spindle::ide {
 
@@ -67,6 +68,7 @@ class Drive {
   Settings settings;
   uint8_t transfer_mode = kModePio | kHighestPio;  ///< the last one set by SET FEATURES 03h
   Power power = Power::Active;
+  Smart smart;
   bool revert_on_soft_reset = false;  ///< after SET FEATURES CCh (D4)
 
   const Command* find(uint8_t opcode) const;

@@ -16,10 +16,12 @@ constexpr uint16_t kSet82Nop = 1u << 14;
 constexpr uint16_t kSet82LookAhead = 1u << 6;
 constexpr uint16_t kSet82WriteCache = 1u << 5;
 constexpr uint16_t kSet82PowerManagement = 1u << 3;
+constexpr uint16_t kSet82Smart = 1u << 0;
 constexpr uint16_t kSet83FlushExt = 1u << 13;
 constexpr uint16_t kSet83Flush = 1u << 12;
 constexpr uint16_t kSet83Lba48 = 1u << 10;
 constexpr uint16_t kSet84Fua = 1u << 6;
+constexpr uint16_t kSet84SmartErrorLog = 1u << 0;
 
 class Words {
  public:
@@ -83,13 +85,14 @@ void set_transfer_modes(Words& words, const Drive& drive) {
 
 void set_features(Words& words, const Drive& drive) {
   constexpr uint16_t kAlways = kSet82Nop | kSet82PowerManagement;
-  words.set(82, kAlways | kSet82LookAhead | kSet82WriteCache);
+  words.set(82, kAlways | kSet82LookAhead | kSet82WriteCache | kSet82Smart);
   words.set(83, kValid | kSet83FlushExt | kSet83Flush | kSet83Lba48);
-  words.set(84, kValid | kSet84Fua);
+  words.set(84, kValid | kSet84Fua | kSet84SmartErrorLog);
   words.set(85, kAlways | (drive.settings.look_ahead ? kSet82LookAhead : 0) |
-                    (drive.disk().write_cache() ? kSet82WriteCache : 0));
+                    (drive.disk().write_cache() ? kSet82WriteCache : 0) |
+                    (drive.smart.enabled ? kSet82Smart : 0));
   words.set(86, kSet83FlushExt | kSet83Flush | kSet83Lba48);
-  words.set(87, kValid | kSet84Fua);
+  words.set(87, kValid | kSet84Fua | kSet84SmartErrorLog);
 }
 
 // Word 93: the cable has 80 conductors (without which no host goes beyond UDMA/33), and how the drive found

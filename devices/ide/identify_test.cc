@@ -51,9 +51,9 @@ TEST_CASE("what the drive is") {
   CHECK(words[80] == 0x01f0);
   CHECK((words[82] & 0x0060) == 0x0060);
   CHECK(words[83] == 0x7400);  // valid, FLUSH CACHE EXT, FLUSH CACHE, 48-bit
-  CHECK(words[84] == 0x4040);  // valid, FUA
+  CHECK(words[84] == 0x4041);  // valid, FUA, SMART error log
   CHECK(words[86] == 0x3400);
-  CHECK(words[87] == 0x4040);
+  CHECK(words[87] == 0x4041);
   CHECK((words[93] & 0xe000) == 0x6000);  // libata's test for an 80-conductor cable
   CHECK(words[106] == 0x4000);
   CHECK(words[217] == 1);

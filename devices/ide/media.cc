@@ -63,10 +63,16 @@ Task<Outcome> locate_read_error(Disk& disk, const Request& request, Buffers data
     auto result = co_await disk.read((request.lba + good) << kSectorShift, sector_buffers);
     if (result) good = 0;
   }
-  co_return Outcome{.error = error, .lba = request.lba + good, .good_sectors = good};
+  const Fault fault = error == kUnc ? Fault::Read : Fault::None;
+  co_return Outcome{.error = error, .lba = request.lba + good, .good_sectors = good, .fault = fault};
 }
 
 }  // namespace
+
+Fault modification_fault(const Drive& drive, const Error& error) {
+  if (drive.disk().node().sequencer().failure()) return Fault::Flush;
+  return bad_address(error) || error.kind == ErrorKind::ReadOnly ? Fault::None : Fault::Write;
+}
 
 Task<Outcome> read_media(Drive& drive, const Request& request, Buffers data) {
   auto result = co_await drive.disk().read(request.lba << kSectorShift, data);
@@ -79,7 +85,9 @@ Task<Outcome> write_media(Drive& drive, const Request& request, Buffers data) {
   const WriteFlags flags{.fua = request.command->fua};
   auto result = co_await drive.disk().write(request.lba << kSectorShift, data, flags);
   if (result) co_return Outcome{};
-  co_return Outcome{.error = write_error(*result.error()), .lba = request.lba};
+  const Error& error = *result.error();
+  co_return Outcome{
+      .error = write_error(error), .lba = request.lba, .fault = modification_fault(drive, error)};
 }
 
 Task<Outcome> verify_media(Drive& drive, const Request& request, Buffers) {
@@ -102,7 +110,7 @@ Task<Outcome> verify_media(Drive& drive, const Request& request, Buffers) {
 
 Task<Outcome> flush_media(Drive& drive, const Request&, Buffers) {
   auto result = co_await drive.disk().flush();
-  if (!result) co_return Outcome::failed(kAbrt);
+  if (!result) co_return Outcome{.error = kAbrt, .fault = modification_fault(drive, *result.error())};
   co_return Outcome{};
 }
 
@@ -116,7 +124,7 @@ Task<Outcome> enable_write_cache(Drive& drive, const Request&, Buffers) {
 
 Task<Outcome> disable_write_cache(Drive& drive, const Request&, Buffers) {
   auto result = co_await drive.disk().set_write_cache(false);
-  if (!result) co_return Outcome::failed(kAbrt);
+  if (!result) co_return Outcome{.error = kAbrt, .fault = modification_fault(drive, *result.error())};
   co_return Outcome{};
 }
 

@@ -18,6 +18,9 @@ namespace spindle::ide {
 Task<Outcome> read_media(Drive& drive, const Request& request, Buffers data);
 /// With the write cache off, and for FUA, it ends when the data is durable (D2).
 Task<Outcome> write_media(Drive& drive, const Request& request, Buffers data);
+/// What SMART is told of a write, discard or flush that failed. On the reactor.
+Fault modification_fault(const Drive& drive, const Error& error);
+
 /// Reads the range without handing it out. Works in pieces of 64 KiB.
 Task<Outcome> verify_media(Drive& drive, const Request& request, Buffers data);
 /// Ends when everything completed before it is durable (D1).

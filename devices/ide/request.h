@@ -39,11 +39,20 @@ enum class Protocol : uint8_t {
   Diagnostic,  ///< EXECUTE DEVICE DIAGNOSTIC: addresses both devices
 };
 
+/// What of the medium an error is about, for SMART. None: the request was at fault.
+enum class Fault : uint8_t {
+  None,
+  Read,
+  Write,  ///< or a discard
+  Flush,  ///< a flush, or a write after one failed: the disk takes no more (D6)
+};
+
 struct Outcome {
   uint8_t error = 0;                  ///< the Error register; not 0 means ERR
   std::optional<uint64_t> lba = {};   ///< the first sector in error, for the LBA registers
   uint32_t good_sectors = 0;          ///< of a failed transfer: how many leading sectors are fine
   std::optional<uint8_t> count = {};  ///< a result in the Count register
+  Fault fault = Fault::None;
 
   bool ok() const { return error == 0; }
   static Outcome failed(uint8_t error_register) { return {.error = error_register}; }
@@ -85,5 +94,14 @@ struct Request {
     return result;
   }
 };
+
+/// `command` as its row has it, without an address; of data from the drive one sector.
+inline Request plain_request(const Command& command, const TaskFile& registers) {
+  return {.command = &command,
+          .accept = command.accept,
+          .work = command.work,
+          .registers = registers,
+          .sectors = command.protocol == Protocol::PioIn ? 1u : 0u};
+}
 
 }  // namespace spindle::ide

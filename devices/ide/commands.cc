@@ -8,6 +8,7 @@
 #include "devices/ide/identify.h"
 #include "devices/ide/media.h"
 #include "devices/ide/smart.h"
+#include "devices/ide/trim.h"
 
 namespace spindle::ide {
 namespace {
@@ -232,6 +233,15 @@ constexpr Command kCommands[] = {
     write(0xcb, "WRITE DMA without retry", Protocol::DmaOut, false),
     write(0x35, "WRITE DMA EXT", Protocol::DmaOut, true),
     write(0x3d, "WRITE DMA FUA EXT", Protocol::DmaOut, true, false, true),
+
+    {.opcode = 0x06,
+     .name = "DATA SET MANAGEMENT",
+     .protocol = Protocol::DmaOut,
+     .parse = parse_trim,
+     .accept = accept_active,
+     .work = trim_media,
+     .ext = true,
+     .writes = true},
 
     verify(0x40, "READ VERIFY SECTORS", false),
     verify(0x41, "READ VERIFY SECTORS without retry", false),

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <string_view>
 
+#include "devices/ide/trim.h"
+
 namespace spindle::ide {
 namespace {
 
@@ -95,6 +97,17 @@ void set_features(Words& words, const Drive& drive) {
   words.set(87, kValid | kSet84Fua | kSet84SmartErrorLog);
 }
 
+// What TRIM takes and leaves. Where discards do not reach the host all of it is zero.
+void set_trim(Words& words, const Drive& drive) {
+  if (!offers_trim(drive)) return;
+  const TrimPromise promise = trim_promise(drive);
+  constexpr uint16_t kDeterministic = 1u << 14;
+  constexpr uint16_t kZeroes = 1u << 5;
+  words.set(69, (promise.deterministic ? kDeterministic : 0) | (promise.zeroes ? kZeroes : 0));
+  words.set(105, kMaxTrimBlocks);
+  words.set(169, 1u << 0);
+}
+
 // Word 93: the cable has 80 conductors (without which no host goes beyond UDMA/33), and how the drive found
 // out which one it is.
 uint16_t hardware_reset_result(const Drive& drive) {
@@ -130,6 +143,7 @@ void identify_device(const Drive& drive, std::span<uint8_t> block) {
   words.set(80, 0x01f0);  // ATA/ATAPI-4 to ATA8-ACS
   set_features(words, drive);
   words.set(93, hardware_reset_result(drive));
+  set_trim(words, drive);
   words.set(106, sector_size(drive));
   words.set(209, kValid);  // logical sector 0 starts a physical one
   // Word 217: 1 for media that do not rotate, else the nominal rate, where the host knows nothing better.

@@ -283,6 +283,9 @@ struct RigOptions {
   bool read_only = false;
   uint32_t physical_sector = 1;
   bool rotational = false;
+  bool discard = false;
+  uint32_t discard_granularity = kSectorBytes;
+  bool discard_zeroes = true;
   std::vector<unsigned> places = {0};  ///< 2 * channel + unit
   DriveOptions drive = {};
 };
@@ -300,9 +303,12 @@ class Rig {
       auto node = std::make_shared<MemoryNode>(reactor_thread->reactor(), options.disk_bytes);
       node->mutable_facts().request_alignment = options.physical_sector;
       node->mutable_facts().rotational = options.rotational;
+      node->mutable_facts().discard_granularity = options.discard_granularity;
+      node->mutable_facts().discard_zeroes = options.discard_zeroes;
       auto disk = std::make_shared<Disk>(node, DiskOptions{.id = "disk" + std::to_string(place),
                                                            .cache = options.cache,
-                                                           .read_only = options.read_only});
+                                                           .read_only = options.read_only,
+                                                           .discard = options.discard});
       nodes.push_back(node);
       disks.push_back(disk);
       auto attached = ide->attach(place / 2, place % 2, disk, options.drive);

@@ -9,11 +9,20 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <iterator>
 
+#include "vmm/output.h"
 #include "vmm/terminal.h"
 
 namespace spindle::vmm {
+namespace {
+
+// One wish may arrive as several signals: timeout(1), for one, signals its child and then its child's group.
+// Who wants it a second time has had time to see that the first did not do.
+constexpr std::chrono::milliseconds kSameWish{500};
+
+}  // namespace
 
 Result<std::unique_ptr<SignalWatcher>> SignalWatcher::create() {
   sigset_t set;
@@ -56,17 +65,24 @@ bool SignalWatcher::tell(unsigned number, bool ending) {
 
 void SignalWatcher::main() {
   bool ending = false;
+  std::chrono::steady_clock::time_point first;
   while (true) {
     pollfd fds[] = {{stop_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
     if (poll(fds, std::size(fds), -1) < 0) continue;  // EINTR
     if (fds[0].revents) return;
     signalfd_siginfo info;
     if (read(signals_.get(), &info, sizeof info) != sizeof info) continue;
+    const auto now = std::chrono::steady_clock::now();
+    if (ending && info.ssi_signo != SIGUSR1 && now - first < kSameWish) continue;
     if (!tell(info.ssi_signo, ending)) {
       Terminal::restore();
+      if (ending) say("spindle: ended at once by a second signal; the disks were not flushed");
       _exit(128 + static_cast<int>(info.ssi_signo));
     }
-    ending |= info.ssi_signo != SIGUSR1;
+    if (!ending && info.ssi_signo != SIGUSR1) {
+      ending = true;
+      first = now;
+    }
   }
 }
 

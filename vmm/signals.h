@@ -1,8 +1,8 @@
 // SignalWatcher: the signals that mean something to a running machine, taken by a thread that does nothing
 // else.
 //
-//   SIGTERM, SIGINT, SIGHUP  the first: `on_end` (stop, drain, flush, close); the second ends the process at
-//   once, with
+//   SIGTERM, SIGINT, SIGHUP  the first: `on_end` (stop, drain, flush, close); another, half
+//                            a second or more later, ends the process at once, with
 //                            status 128 + its number and the terminal restored, whatever hangs. Before
 //                            start() nothing has been promised yet (images are being opened), so there the
 //                            first does that

@@ -57,6 +57,9 @@ def run_limited(command: list, limit: float, **options) -> tuple[str, int | str]
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
             return output.decode(errors="replace"), f"more than {limit:.0f} s"
+        except BaseException:  # we are being ended; nothing we started may outlive us
+            os.killpg(process.pid, signal.SIGTERM)
+            raise
 
 
 SKIP_LINE = re.compile(r"^skipped: (.*)$", re.M)
@@ -163,6 +166,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/test")
     parser.add_argument("--only", action="append", choices=GROUPS, help="this group alone (repeatable)")
     groups = parser.parse_args().only or GROUPS
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # by an exception, so that children are ended
     totals, start = Totals(), time.monotonic()
     if "unit" in groups or "guests" in groups:
         say("== kernels for the guest tests")  # before any test needs them and has to wait for a mirror

@@ -31,7 +31,7 @@ TEST_CASE("cli: help and version") {
   const test::Command help = spindle("run --help");
   CHECK(help.status == 0);
   for (const char* option : {"--kernel", "--initrd", "--append", "--cpus", "--memory", "--disk", "--console",
-                             "--stats-json", "--no-reboot"}) {
+                             "--stats-json", "--control", "--no-reboot"}) {
     CHECK(help.output.find(option) != std::string::npos);
   }
 }
@@ -58,6 +58,11 @@ TEST_CASE("cli: user errors are one line and status 2") {
   refused(run + "--memory lots", "lots");
   refused(run + "--memory 0", "64M");
   refused(run + "--console tty", "stdio, none or file:F");
+  refused("ctl", "socket");
+  refused("ctl /nonexistent/socket", "command");
+  refused("ctl /nonexistent/socket stop", "/nonexistent/socket");
+  refused("ctl /nonexistent/socket stop now", "name=value");
+  refused("ctl '" + kernel + "' stop", kernel);
   refused("run --kernel /nonexistent/vmlinuz", "/nonexistent/vmlinuz");
   refused("run --kernel /", "kernel /");
   refused(run + "--initrd /nonexistent/initrd", "/nonexistent/initrd");

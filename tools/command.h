@@ -15,5 +15,6 @@ inline constexpr int kExitUsage = 2;   ///< the user can mend it: one line on st
 using Action = std::function<int()>;
 
 void add_run_command(CLI::App& app, Action& action);
+void add_ctl_command(CLI::App& app, Action& action);
 
 }  // namespace spindle::tools

@@ -7,7 +7,10 @@
 #include "block/parse.h"
 #include "formats/register_formats.h"
 #include "tools/command.h"
+#include "vmm/control/commands.h"
+#include "vmm/control/server.h"
 #include "vmm/machine.h"
+#include "vmm/machine_control.h"
 #include "vmm/output.h"
 #include "vmm/signals.h"
 
@@ -21,6 +24,7 @@ struct RunOptions {
   std::string memory = "512M";
   std::string console = "stdio";
   std::vector<std::string> disks;
+  std::string control;  ///< empty: none
   bool no_reboot = false;
 };
 
@@ -71,6 +75,15 @@ int run(const RunOptions& given) {
   for (const std::string& note : notes) vmm::say("spindle run: " + note);
 
   vmm::Machine& running = **machine;
+  vmm::MachineControl control(running);
+  std::unique_ptr<vmm::ControlServer> server;
+  if (!given.control.empty()) {
+    auto listening = vmm::ControlServer::listen(given.control);
+    if (!listening) return usage_error(*listening.error());
+    server = std::move(*listening);
+    server->start(vmm::control_greeting(),
+                  [&control](std::string_view line) { return vmm::answer_request(line, control); });
+  }
   (*signals)->start(
       [&running](std::string name) {
         running.post({vmm::MachineEvent::Kind::Quit, "ended by " + name});
@@ -128,6 +141,11 @@ void add_run_command(CLI::App& app, Action& action) {
       ->add_option("--stats-json", options->machine.stats_file,
                    "write counters to this file at the end, and at each SIGUSR1")
       ->type_name("FILE")
+      ->check(not_empty);
+  command
+      ->add_option("--control", options->control,
+                   "listen for commands on this socket, unix:PATH; see `spindle ctl --help`")
+      ->type_name("WHERE")
       ->check(not_empty);
   command->add_flag("--no-reboot", options->no_reboot, "a guest reset ends the run with status 0");
   command->footer(

@@ -114,6 +114,7 @@ Result<std::vector<DiskPlace>> place_disks(std::span<const DiskSpec> specs) {
 class DiskSet::Devices {
  public:
   struct Virtio {
+    std::shared_ptr<Disk> disk;
     std::unique_ptr<VmMessages> messages;
     std::unique_ptr<virtio::VirtioBlk> device;
     std::unique_ptr<virtio::PciTransport> transport;
@@ -123,7 +124,7 @@ class DiskSet::Devices {
 
   Result<> add_virtio(const Entry& entry, const DeviceWiring& wiring) {
     const PciSlot slot{.device = kFirstVirtioDevice + entry.place.unit};
-    Virtio made;
+    Virtio made{.disk = entry.disk};
     auto device = virtio::VirtioBlk::create(*entry.disk, wiring.memory,
                                             {.serial = entry.spec.serial, .queues = entry.spec.queues});
     if (!device) return std::unexpected(device.error());
@@ -166,6 +167,17 @@ class DiskSet::Devices {
   Task<void> settle() {
     if (ide_controller) co_await ide_controller->drain();
     for (Virtio& disk : virtio_disks) co_await disk.transport->settle();
+  }
+  /// Looks at every queue, whether its doorbell was rung or not, until none has anything left.
+  Task<void> quiesce(Reactor& reactor) {
+    if (ide_controller) co_await ide_controller->drain();
+    for (Virtio& disk : virtio_disks) {
+      do {
+        for (unsigned queue = 0; queue < disk.device->queue_count(); ++queue) disk.device->notify(queue);
+        co_await reactor.yield();
+        co_await disk.disk->drain();
+      } while (!disk.device->idle());
+    }
   }
   Task<void> stop() {
     if (ide_controller) co_await ide_controller->drain();
@@ -237,6 +249,24 @@ std::vector<Error> DiskSet::settle() {
   return errors;
 }
 
+void DiskSet::quiesce() {
+  reactor_->call([&]() -> Task<void> {
+    if (devices_) co_await devices_->quiesce(reactor_->reactor());
+    for (Entry& entry : entries_) co_await entry.disk->drain();
+  });
+}
+
+Result<> DiskSet::set_write_cache(const std::string& id, bool on) {
+  for (Entry& entry : entries_) {
+    if (entry.place.id != id) continue;
+    return reactor_->call([&] { return entry.disk->set_write_cache(on); });
+  }
+  return std::unexpected(Error{.kind = ErrorKind::NotFound,
+                               .operation = "write cache",
+                               .node = id,
+                               .detail = "there is no such disk"});
+}
+
 std::vector<Error> DiskSet::close() {
   std::vector<Error> errors;
   reactor_->call([&]() -> Task<void> {
@@ -264,6 +294,8 @@ nlohmann::ordered_json DiskSet::statistics() {
         {"file", entry.spec.file},
         {"format", entry.spec.format},
         {"bus", entry.spec.interface == DiskInterface::Ide ? "ide" : "virtio"},
+        {"size", entry.disk->size()},
+        {"read_only", entry.disk->read_only()},
         {"cache", to_string(entry.spec.cache)},
         {"write_cache", entry.disk->write_cache()},
         {"counters", counters_json(entry.disk->counters())},

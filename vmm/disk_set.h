@@ -59,6 +59,10 @@ class DiskSet {
   /// and puts the write caches back to their configured modes (D4). Errors of the flush that this may need
   /// are returned.
   std::vector<Error> settle();
+  /// With the vCPUs paused: returns when every request that the guest has handed over was answered.
+  void quiesce();
+  /// D3 from the host's side: what the guest is shown changes with it. NotFound for an unknown id.
+  Result<> set_write_cache(const std::string& id, bool on);
   /// The end of all disks. Once. The errors of all steps.
   std::vector<Error> close();
 

@@ -171,13 +171,69 @@ void Machine::pause_all() {
   for (auto& cpu : cpus_) cpu->request_pause();
 }
 
+// What only looks at the machine, or waits for its turn, leaves the guest running.
+bool Machine::ends_or_resets(const MachineEvent& event) {
+  return event.kind != MachineEvent::Kind::WriteStatistics && event.kind != MachineEvent::Kind::Call;
+}
+
 void Machine::post(MachineEvent event) {
-  if (event.kind != MachineEvent::Kind::WriteStatistics) pause_all();
+  if (ends_or_resets(event)) pause_all();
   {
     std::lock_guard lock(events_mutex_);
     events_.push_back(std::move(event));
   }
   events_changed_.notify_one();
+}
+
+bool Machine::call(const std::function<void()>& work) {
+  MachineCall call{.work = work};
+  std::unique_lock lock(events_mutex_);
+  if (ending_) return false;
+  events_.push_back({.kind = MachineEvent::Kind::Call, .detail = {}, .call = &call});
+  events_changed_.notify_one();
+  calls_changed_.wait(lock, [&call] { return call.state != MachineCall::State::Waiting; });
+  return call.state == MachineCall::State::Done;
+}
+
+void Machine::carry_out(MachineCall& call) {
+  call.work();
+  {
+    std::lock_guard lock(events_mutex_);
+    call.state = MachineCall::State::Done;
+  }
+  calls_changed_.notify_all();
+}
+
+void Machine::refuse_calls() {
+  {
+    std::lock_guard lock(events_mutex_);
+    ending_ = true;
+    for (const MachineEvent& event : events_) {
+      if (event.call) event.call->state = MachineCall::State::Refused;
+    }
+    std::erase_if(events_, [](const MachineEvent& event) { return event.call != nullptr; });
+  }
+  calls_changed_.notify_all();
+}
+
+void Machine::stop() {
+  stopped_ = true;
+  pause_all();
+  for (auto& cpu : cpus_) cpu->wait_paused();
+  disks_->quiesce();
+}
+
+void Machine::cont() {
+  stopped_ = false;
+  resume_all();
+}
+
+// Unless the user has stopped the machine, or something has come that pauses the vCPUs for good (or, a reset,
+// until it has been dealt with).
+void Machine::resume_all() {
+  std::lock_guard lock(events_mutex_);
+  if (stopped_ || std::ranges::any_of(events_, ends_or_resets)) return;
+  for (auto& cpu : cpus_) cpu->resume();
 }
 
 MachineEvent Machine::next_event() {
@@ -225,6 +281,9 @@ Outcome Machine::react() {
         if (auto written = write_statistics(std::nullopt); !written)
           say("spindle: statistics: " + written.error()->message());
         break;
+      case MachineEvent::Kind::Call:
+        carry_out(*event.call);
+        break;
       case MachineEvent::Kind::Reset:
         if (!options_.reboot) return {.code = 0, .reason = "guest reset"};
         if (auto reset = reset_guest(); !reset) {
@@ -244,19 +303,17 @@ Result<> Machine::reset_guest() {
   chipset_->refresh_pins();
   for (size_t i = 0; i < cpus_.size(); ++i) SPINDLE_TRY(cpus_[i]->reset(cpus_at_power_on_[i]));
   SPINDLE_TRY(load_guest());
-  // Requests for a reset that came before this one took effect are of the guest that is no more; anything
-  // else that came still counts, and has paused the vCPUs for good.
-  std::lock_guard lock(events_mutex_);
-  std::erase_if(events_, [](const MachineEvent& event) { return event.kind == MachineEvent::Kind::Reset; });
-  const bool ending = std::ranges::any_of(
-      events_, [](const MachineEvent& event) { return event.kind != MachineEvent::Kind::WriteStatistics; });
-  if (!ending) {
-    for (auto& cpu : cpus_) cpu->resume();
+  // Requests for a reset that came before this one took effect are of the guest that is no more.
+  {
+    std::lock_guard lock(events_mutex_);
+    std::erase_if(events_, [](const MachineEvent& event) { return event.kind == MachineEvent::Kind::Reset; });
   }
+  resume_all();
   return {};
 }
 
 Outcome Machine::finish(Outcome outcome) {
+  refuse_calls();
   pause_all();
   for (auto& cpu : cpus_) cpu->wait_paused();
   for (const Error& error : disks_->close()) {

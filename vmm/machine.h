@@ -15,6 +15,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
@@ -58,9 +59,16 @@ struct Outcome {
 };
 
 struct MachineEvent {
-  enum class Kind : uint8_t { PowerOff, Reset, Panic, Failure, Quit, WriteStatistics };
+  enum class Kind : uint8_t { PowerOff, Reset, Panic, Failure, Quit, WriteStatistics, Call };
   Kind kind;
-  std::string detail;  ///< for Failure and Quit: the reason
+  std::string detail;                  ///< for Failure and Quit: the reason
+  struct MachineCall* call = nullptr;  ///< for Call
+};
+
+/// Work for the machine's thread that somebody waits for; lives in the waiting caller.
+struct MachineCall {
+  const std::function<void()>& work;
+  enum class State : uint8_t { Waiting, Done, Refused } state = State::Waiting;
 };
 
 class Machine {
@@ -77,6 +85,19 @@ class Machine {
   /// Any thread.
   void post(MachineEvent event);
 
+  /// Runs `work` on the thread of run(), between events, and waits for it. False, and nothing done, once the
+  /// machine ends. Any thread but that one.
+  bool call(const std::function<void()>& work);
+
+  // ---- from work run by call() ----
+
+  /// Pauses the vCPUs until cont(), and waits until no disk has a request in flight. Resets, signals and the
+  /// end are dealt with meanwhile; a reset machine stays stopped.
+  void stop();
+  void cont();
+  bool user_wants_running() const { return !stopped_; }
+  DiskSet& disks() { return *disks_; }
+
  private:
   explicit Machine(MachineOptions options);
   Result<> build(const FormatRegistry& registry, std::vector<std::string>& notes);
@@ -85,8 +106,12 @@ class Machine {
   Result<> load_guest();
   Result<> reset_guest();
   Outcome react();
+  void carry_out(MachineCall& call);
+  void refuse_calls();
   Outcome finish(Outcome outcome);
+  static bool ends_or_resets(const MachineEvent& event);
   void pause_all();
+  void resume_all();
   void on_cpu_event(unsigned cpu, const CpuEvent& event);
   nlohmann::ordered_json statistics();
   Result<> write_statistics(const std::optional<Outcome>& outcome);
@@ -100,6 +125,10 @@ class Machine {
   std::mutex events_mutex_;
   std::condition_variable events_changed_;
   std::deque<MachineEvent> events_;
+  bool ending_ = false;  // no more calls
+  std::condition_variable calls_changed_;
+
+  bool stopped_ = false;  // by stop(); only used on the thread of run()
 
   // In the order in which they depend on each other.
   std::optional<Kvm> kvm_;

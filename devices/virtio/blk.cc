@@ -66,6 +66,7 @@ class VirtioBlk::Queue final : public Reactor::BatchHook {
       device_.disk_.reactor().schedule(std::exchange(idle_waiter_, nullptr));
   }
   bool running() const { return ring_.enabled(); }
+  bool has_work() const { return work_; }
   Virtqueue& ring() { return ring_; }
 
   /// There may be chains to take.
@@ -228,6 +229,11 @@ Task<void> VirtioBlk::reset() {
   co_await stop();
   acknowledged_.store(0, std::memory_order_release);
   co_await disk_.revert_write_cache();  // a failure leaves the disk write-through and refusing writes (D6)
+}
+
+bool VirtioBlk::idle() const {
+  return in_flight() == 0 &&
+         std::ranges::none_of(queues_, [](const auto& queue) { return queue->has_work(); });
 }
 
 uint64_t VirtioBlk::in_flight() const {

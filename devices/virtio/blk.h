@@ -61,6 +61,8 @@ class VirtioBlk final : public Device {
   Task<void> stop() override;
   Task<void> reset() override;
 
+  /// No request is in flight, and none was seen in a queue that is not taken yet. The reactor.
+  bool idle() const;
   /// Requests taken and not yet given back.
   uint64_t in_flight() const;
 

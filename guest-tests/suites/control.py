@@ -1,0 +1,108 @@
+"""The control socket on a running guest: stop and cont under load, the write cache from outside, reset, quit."""
+
+import json
+import socket
+import subprocess
+import time
+
+import guestrun
+
+
+class Control:
+    """A QMP-like client."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(60)
+        self.socket.connect(str(path))
+        self.file = self.socket.makefile("rw", encoding="utf-8")
+        assert "QMP" in json.loads(self.file.readline())
+
+    def __call__(self, command, **arguments):
+        self.file.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
+        self.file.flush()
+        answer = json.loads(self.file.readline())
+        if "return" not in answer:
+            raise guestrun.Error(f"{command} {arguments}: {answer}")
+        return answer["return"]
+
+    def counters(self):
+        return {disk["device"]: disk["counters"] for disk in self("query-blockstats")}
+
+
+def run(context):
+    path = context.directory / "control.sock"
+    disks = [guestrun.Disk(context.image("control-ide.img"), bus="ide", options=("id=sda",)),
+             guestrun.Disk(context.image("control-virtio.img"), options=("id=vda",))]
+    script = ("wait_disks sda vda; blkload ack sda --count 100000 --fsync-every 4 & "
+              "blkload ack vda --count 100000 --fsync-every 4")
+    with context.machine(disks, "control", script=script, extra=("--control", f"unix:{path}")) as machine:
+        machine.expect("SYNC")
+        control = Control(path)
+        _stop_and_cont(context, control)
+        _write_cache(context, control)
+        _command_line(context, path)
+        control("system_reset")
+        machine.expect("boot")
+        context.check("system_reset boots the guest again", None)
+        control("quit")
+        status = machine.wait()
+        context.check("quit ends the run with 0", status and f"exit status {status}: {machine.stderr()}")
+        context.check("and removes the socket", path.exists() and "it is still there")
+
+
+def _moved(control, before, seconds=60):
+    """Waits until both disks have written more than before."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        now = control.counters()
+        if all(now[disk]["write_ops"] > before[disk]["write_ops"] for disk in before):
+            return True
+    return False
+
+
+def _stop_and_cont(context, control):
+    wrong = []
+    for _ in range(10):
+        before = control.counters()
+        if not _moved(control, before):
+            wrong.append("the guest writes no more")
+            break
+        control("stop")
+        first, second = control.counters(), control.counters()
+        if first != second:
+            wrong.append(f"counters moved while stopped: {first} {second}")
+        for disk, c in first.items():
+            reasons = c["flush_requests"] + c["flushes_writethrough"] + c["flushes_toggle"] + c["flushes_background"]
+            outcomes = c["flushes_issued"] + c["flushes_elided"] + c["flushes_coalesced"] + c["flushes_failed"]
+            if reasons != outcomes:
+                wrong.append(f"{disk} has a flush in flight: {c}")
+        if control("query-status")["status"] != "paused":
+            wrong.append("it does not say paused")
+        control("cont")
+    context.check("10 times stop under load leaves nothing in flight, and cont goes on", "; ".join(wrong))
+
+
+def _write_cache(context, control):
+    wrong = []
+    for device in ("sda", "vda"):
+        control("block_set_write_cache", device=device, writeback=False)
+        shown = {d["device"]: d["inserted"]["cache"]["writeback"] for d in control("query-block")}
+        before = control.counters()
+        if shown[device] is not False or not _moved(control, before):
+            wrong.append(f"{device}: {shown}")
+        c = control.counters()[device]
+        if c["flushes_writethrough"] <= before[device]["flushes_writethrough"]:
+            wrong.append(f"{device} does not flush after its writes: {c}")
+        control("block_set_write_cache", device=device, writeback=True)
+    context.check("block_set_write_cache makes each bus write through and back", "; ".join(wrong))
+
+
+def _command_line(context, path):
+    spindle = guestrun.spindle_binary()
+    said = subprocess.run([spindle, "ctl", path, "query-status"], capture_output=True, text=True)
+    refused = subprocess.run([spindle, "ctl", path, "block_set_write_cache", "device=nothing", "writeback=off"],
+                             capture_output=True, text=True)
+    context.check("spindle ctl prints the answer, or says in a line why not",
+                  (said.returncode or json.loads(said.stdout)["status"] != "running" or refused.returncode != 1
+                   or refused.stderr.count("\n") != 1) and f"{said} {refused}")

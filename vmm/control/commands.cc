@@ -1,0 +1,212 @@
+#include "vmm/control/commands.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <expected>
+#include <nlohmann/json.hpp>
+#include <span>
+
+namespace spindle::vmm {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// A request that cannot be carried out, as QMP says it.
+struct Refusal {
+  std::string_view error_class = "GenericError";
+  std::string description;
+};
+using Answer = std::expected<Json, Refusal>;
+
+std::unexpected<Refusal> refuse(std::string description) {
+  return std::unexpected(Refusal{.description = std::move(description)});
+}
+
+Answer nothing(const Result<>& result) {
+  if (result) return Json::object();
+  if (result.error()->kind == ErrorKind::NotFound) {
+    return std::unexpected(
+        Refusal{.error_class = "DeviceNotFound", .description = result.error()->message()});
+  }
+  return refuse(result.error()->message());
+}
+
+enum class Type : uint8_t { String, Boolean };
+
+struct Parameter {
+  std::string_view name;
+  Type type;
+};
+
+struct Command {
+  std::string_view name;
+  std::span<const Parameter> parameters;  // all of them required
+  Answer (*run)(ControlTarget& target, const Json& arguments);
+};
+
+Answer query_status(ControlTarget& target, const Json&) {
+  const auto running = target.running();
+  if (!running) return refuse(running.error()->message());
+  return Json{{"status", *running ? "running" : "paused"}, {"running", *running}};
+}
+
+// QMP's query-block, from our statistics.
+Answer query_block(ControlTarget& target, const Json&) {
+  const auto disks = target.disks();
+  if (!disks) return refuse(disks.error()->message());
+  Json list = Json::array();
+  for (const Json& disk : *disks) {
+    const auto cache = disk.at("cache").get<std::string>();
+    list.push_back({{"device", disk.at("id")},
+                    {"type", "hd"},
+                    {"removable", false},
+                    {"locked", false},
+                    {"bus", disk.at("bus")},
+                    {"inserted",
+                     {{"file", disk.at("file")},
+                      {"ro", disk.at("read_only")},
+                      {"drv", disk.at("format")},
+                      {"cache",
+                       {{"writeback", disk.at("write_cache")},
+                        {"direct", cache == "none" || cache == "directsync"},
+                        {"no-flush", cache == "unsafe"}}},
+                      {"image",
+                       {{"filename", disk.at("file")},
+                        {"format", disk.at("format")},
+                        {"virtual-size", disk.at("size")}}}}}});
+  }
+  return list;
+}
+
+// QMP's names for what QMP counts, and our own exact counters beside them.
+Answer query_blockstats(ControlTarget& target, const Json&) {
+  const auto disks = target.disks();
+  if (!disks) return refuse(disks.error()->message());
+  Json list = Json::array();
+  for (const Json& disk : *disks) {
+    const Json& counters = disk.at("counters");
+    list.push_back({{"device", disk.at("id")},
+                    {"stats",
+                     {{"rd_bytes", counters.at("read_bytes")},
+                      {"wr_bytes", counters.at("write_bytes")},
+                      {"rd_operations", counters.at("read_ops")},
+                      {"wr_operations", counters.at("write_ops")},
+                      {"flush_operations", counters.at("flush_requests")},
+                      {"unmap_operations", counters.at("discard_ops")}}},
+                    {"counters", counters},
+                    {"protocol", disk.at("protocol")}});
+  }
+  return list;
+}
+
+Answer stop(ControlTarget& target, const Json&) {
+  return nothing(target.stop());
+}
+Answer cont(ControlTarget& target, const Json&) {
+  return nothing(target.cont());
+}
+Answer quit(ControlTarget& target, const Json&) {
+  return nothing(target.quit());
+}
+Answer system_reset(ControlTarget& target, const Json&) {
+  return nothing(target.system_reset());
+}
+Answer block_set_write_cache(ControlTarget& target, const Json& arguments) {
+  return nothing(target.set_write_cache(arguments.at("device").get<std::string>(),
+                                        arguments.at("writeback").get<bool>()));
+}
+Answer query_version(ControlTarget&, const Json&) {
+  return Json{{"package", "spindle"}};
+}
+// QMP's handshake. Nothing has to be agreed on, so it may also be left out.
+Answer capabilities(ControlTarget&, const Json&) {
+  return Json::object();
+}
+Answer query_commands(ControlTarget&, const Json&);
+
+constexpr Parameter kWriteCacheParameters[] = {{"device", Type::String}, {"writeback", Type::Boolean}};
+
+constexpr std::array kCommands = {
+    Command{"block_set_write_cache", kWriteCacheParameters, block_set_write_cache},
+    Command{"cont", {}, cont},
+    Command{"qmp_capabilities", {}, capabilities},
+    Command{"query-block", {}, query_block},
+    Command{"query-blockstats", {}, query_blockstats},
+    Command{"query-commands", {}, query_commands},
+    Command{"query-status", {}, query_status},
+    Command{"query-version", {}, query_version},
+    Command{"quit", {}, quit},
+    Command{"stop", {}, stop},
+    Command{"system_reset", {}, system_reset},
+};
+
+Answer query_commands(ControlTarget&, const Json&) {
+  Json list = Json::array();
+  for (const Command& command : kCommands) list.push_back({{"name", command.name}});
+  return list;
+}
+
+std::expected<void, Refusal> check_arguments(const Command& command, const Json& arguments) {
+  for (const auto& [name, value] : arguments.items()) {
+    const auto known = std::ranges::find(command.parameters, std::string_view(name), &Parameter::name);
+    if (known == command.parameters.end()) return refuse(fmt::format("Parameter '{}' is unexpected", name));
+    const bool fits = known->type == Type::String ? value.is_string() : value.is_boolean();
+    if (!fits) {
+      return refuse(fmt::format("Invalid parameter type for '{}', expected: {}", name,
+                                known->type == Type::String ? "string" : "boolean"));
+    }
+  }
+  for (const Parameter& parameter : command.parameters) {
+    if (!arguments.contains(parameter.name))
+      return refuse(fmt::format("Parameter '{}' is missing", parameter.name));
+  }
+  return {};
+}
+
+Answer carry_out(const Json& request, ControlTarget& target) {
+  if (!request.is_object()) return refuse("a request is a JSON object on one line");
+  for (const auto& [name, value] : request.items()) {
+    if (name != "execute" && name != "arguments" && name != "id")
+      return refuse(fmt::format("QMP input member '{}' is unexpected", name));
+  }
+  if (!request.contains("execute")) return refuse("QMP input lacks member 'execute'");
+  if (!request.at("execute").is_string()) return refuse("QMP input member 'execute' must be a string");
+  const Json arguments = request.contains("arguments") ? request.at("arguments") : Json::object();
+  if (!arguments.is_object()) return refuse("QMP input member 'arguments' must be an object");
+  const auto name = request.at("execute").get<std::string>();
+  const auto command = std::ranges::find(kCommands, std::string_view(name), &Command::name);
+  if (command == kCommands.end()) {
+    return std::unexpected(Refusal{.error_class = "CommandNotFound",
+                                   .description = fmt::format("The command {} has not been found", name)});
+  }
+  if (auto good = check_arguments(*command, arguments); !good)
+    return std::unexpected(std::move(good.error()));
+  return command->run(target, arguments);
+}
+
+std::string to_line(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string control_greeting() {
+  return to_line({{"QMP", {{"version", {{"package", "spindle"}}}, {"capabilities", Json::array()}}}});
+}
+
+std::string answer_request(std::string_view line, ControlTarget& target) {
+  const Json request = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  Answer answer = request.is_discarded() ? Answer(refuse("JSON parse error")) : carry_out(request, target);
+  Json json;
+  if (answer) {
+    json["return"] = std::move(*answer);
+  } else {
+    json["error"] = {{"class", answer.error().error_class}, {"desc", answer.error().description}};
+  }
+  if (request.is_object() && request.contains("id")) json["id"] = request.at("id");
+  return to_line(json);
+}
+
+}  // namespace spindle::vmm

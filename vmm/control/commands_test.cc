@@ -1,0 +1,148 @@
+// The control protocol, over a machine that is only pretended.
+#include "vmm/control/commands.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace spindle::vmm {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Pretended final : ControlTarget {
+  bool runs = true;
+  bool writeback = true;
+  std::string asked;  // the last thing done to it
+  bool ending = false;
+
+  Result<> done(std::string what) {
+    if (ending) return std::unexpected(Error{.operation = "control", .detail = "the machine is ending"});
+    asked = std::move(what);
+    return {};
+  }
+  Result<bool> running() override { return runs; }
+  Result<> stop() override {
+    runs = false;
+    return done("stop");
+  }
+  Result<> cont() override {
+    runs = true;
+    return done("cont");
+  }
+  Result<> system_reset() override { return done("system_reset"); }
+  Result<> quit() override { return done("quit"); }
+  Result<Json> disks() override {
+    Json counters;
+    for (const char* name :
+         {"read_bytes", "write_bytes", "read_ops", "write_ops", "flush_requests", "discard_ops"})
+      counters[name] = 5;
+    return Json::array({{{"id", "virtio0"},
+                         {"file", "a,b.img"},
+                         {"format", "raw"},
+                         {"bus", "virtio"},
+                         {"size", 1 << 20},
+                         {"read_only", false},
+                         {"cache", "none"},
+                         {"write_cache", writeback},
+                         {"counters", counters},
+                         {"protocol", {{"fdatasyncs", 2}}}}});
+  }
+  Result<> set_write_cache(const std::string& disk, bool on) override {
+    if (disk != "virtio0")
+      return std::unexpected(Error{.kind = ErrorKind::NotFound, .operation = "write cache", .node = disk});
+    writeback = on;
+    return done("set_write_cache");
+  }
+};
+
+Json ask(Pretended& target, std::string_view line) {
+  const std::string answer = answer_request(line, target);
+  REQUIRE(!answer.empty());
+  REQUIRE(answer.find('\n') == answer.size() - 1);  // one line
+  return Json::parse(answer);
+}
+
+std::string error_of(const Json& answer) {
+  CHECK(!answer.contains("return"));
+  return answer.at("error").at("desc");
+}
+
+}  // namespace
+
+TEST_CASE("control: status, stop and cont") {
+  Pretended target;
+  CHECK(ask(target, R"({"execute": "query-status"})") ==
+        Json::parse(R"({"return": {"status": "running", "running": true}})"));
+  CHECK(ask(target, R"({"execute": "stop", "id": [1, "x"]})") ==
+        Json::parse(R"({"return": {}, "id": [1, "x"]})"));
+  CHECK(ask(target, R"({"execute": "query-status"})").at("return").at("status") == "paused");
+  CHECK(ask(target, R"({"execute": "cont", "arguments": {}})").at("return") == Json::object());
+  CHECK(target.runs);
+  for (const char* command : {"quit", "system_reset"}) {
+    ask(target, fmt::format(R"({{"execute": "{}"}})", command));
+    CHECK(target.asked == command);
+  }
+}
+
+TEST_CASE("control: disks as QMP shows them") {
+  Pretended target;
+  const Json disk = ask(target, R"({"execute": "query-block"})").at("return").at(0);
+  CHECK(disk.at("device") == "virtio0");
+  CHECK(disk.at("inserted").at("cache") ==
+        Json::parse(R"({"writeback": true, "direct": true, "no-flush": false})"));
+  CHECK(disk.at("inserted").at("image").at("virtual-size") == 1 << 20);
+  const Json stats = ask(target, R"({"execute": "query-blockstats"})").at("return").at(0);
+  CHECK(stats.at("stats").at("flush_operations") == 5);
+  CHECK(stats.at("protocol").at("fdatasyncs") == 2);
+
+  ask(target,
+      R"({"execute": "block_set_write_cache", "arguments": {"device": "virtio0", "writeback": false}})");
+  CHECK(!target.writeback);
+  const Json answer =
+      ask(target, R"({"execute": "block_set_write_cache", "arguments": {"device": "x", "writeback": true}})");
+  CHECK(answer.at("error").at("class") == "DeviceNotFound");
+  CHECK(!target.writeback);
+}
+
+TEST_CASE("control: every command that is listed exists, and no other") {
+  Pretended target;
+  for (const Json& command : ask(target, R"({"execute": "query-commands"})").at("return")) {
+    const Json answer = ask(target, Json{{"execute", command.at("name")}}.dump());
+    if (answer.contains("error")) CHECK(answer.at("error").at("class") != "CommandNotFound");
+  }
+  const Json answer = ask(target, R"({"execute": "query-statu", "id": 7})");
+  CHECK(answer.at("error").at("class") == "CommandNotFound");
+  CHECK(answer.at("id") == 7);
+}
+
+TEST_CASE("control: what is wrong with a request is said, and nothing is done") {
+  Pretended target;
+  CHECK(error_of(ask(target, "stop")) == "JSON parse error");
+  CHECK(error_of(ask(target, R"({"execute": "stop")")) == "JSON parse error");
+  CHECK(error_of(ask(target, "\"\xff\"")) == "JSON parse error");
+  CHECK(error_of(ask(target, "[]")).find("object") != std::string::npos);
+  CHECK(error_of(ask(target, "{}")).find("execute") != std::string::npos);
+  CHECK(error_of(ask(target, R"({"execute": 3})")).find("string") != std::string::npos);
+  CHECK(error_of(ask(target, R"({"execute": "stop", "argument": {}})")).find("argument") !=
+        std::string::npos);
+  CHECK(error_of(ask(target, R"({"execute": "stop", "arguments": []})")).find("object") != std::string::npos);
+  CHECK(error_of(ask(target, R"({"execute": "stop", "arguments": {"now": true}})")).find("now") !=
+        std::string::npos);
+  const std::string toggle = R"({"execute": "block_set_write_cache", "arguments": )";
+  CHECK(error_of(ask(target, toggle + R"({"device": "virtio0"}})")) == "Parameter 'writeback' is missing");
+  CHECK(error_of(ask(target, toggle + R"({"device": "virtio0", "writeback": "off"}})")).find("boolean") !=
+        std::string::npos);
+  CHECK(error_of(ask(target, toggle + R"({"device": null, "writeback": true}})")).find("string") !=
+        std::string::npos);
+  const std::string deep(20'000, '[');
+  CHECK(error_of(ask(target, deep)) == "JSON parse error");
+  CHECK(error_of(ask(target, deep + std::string(20'000, ']'))).find("object") != std::string::npos);
+  CHECK(target.asked.empty());
+
+  target.ending = true;
+  CHECK(error_of(ask(target, R"({"execute": "stop"})")).find("ending") != std::string::npos);
+}
+
+}  // namespace spindle::vmm

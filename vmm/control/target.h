@@ -1,0 +1,36 @@
+// ControlTarget: what a control connection may ask of a running machine.
+//
+// The seam between the protocol (commands.h) and the machine (machine_control.h): tests put something smaller
+// behind it, which needs no KVM.
+//
+// Threading: called by the control thread only, which waits for the answer. Each method returns when it has
+// been done, not when it was asked for.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "block/result.h"
+
+namespace spindle::vmm {
+
+class ControlTarget {
+ public:
+  virtual ~ControlTarget() = default;
+
+  virtual Result<bool> running() = 0;
+  /// Pauses the vCPUs and waits until no disk has a request in flight. Stopping what is stopped does nothing.
+  virtual Result<> stop() = 0;
+  virtual Result<> cont() = 0;
+  /// Machine reset, as by the guest; with --no-reboot it ends the run. Only asked for here.
+  virtual Result<> system_reset() = 0;
+  /// Ends the run with status 0 after drain, flush and close. Only asked for here.
+  virtual Result<> quit() = 0;
+
+  /// One object a disk, as DiskSet::statistics() has them.
+  virtual Result<nlohmann::ordered_json> disks() = 0;
+  /// D3, from the host's side. NotFound for an unknown id.
+  virtual Result<> set_write_cache(const std::string& disk, bool on) = 0;
+};
+
+}  // namespace spindle::vmm

@@ -1,0 +1,53 @@
+#include "vmm/machine_control.h"
+
+#include "vmm/machine.h"
+
+namespace spindle::vmm {
+
+template <typename T, typename Work>
+Result<T> MachineControl::call(Work work) {
+  Result<T> result;
+  if (!machine_.call([&] { result = work(); })) {
+    return std::unexpected(Error{.operation = "control", .node = "", .detail = "the machine is ending"});
+  }
+  return result;
+}
+
+Result<bool> MachineControl::running() {
+  return call<bool>([this]() -> Result<bool> { return machine_.user_wants_running(); });
+}
+
+Result<> MachineControl::stop() {
+  return call<void>([this]() -> Result<> {
+    machine_.stop();
+    return {};
+  });
+}
+
+Result<> MachineControl::cont() {
+  return call<void>([this]() -> Result<> {
+    machine_.cont();
+    return {};
+  });
+}
+
+Result<> MachineControl::system_reset() {
+  machine_.post({MachineEvent::Kind::Reset, {}});
+  return {};
+}
+
+Result<> MachineControl::quit() {
+  machine_.post({MachineEvent::Kind::Quit, "quit by control command"});
+  return {};
+}
+
+Result<nlohmann::ordered_json> MachineControl::disks() {
+  return call<nlohmann::ordered_json>(
+      [this]() -> Result<nlohmann::ordered_json> { return machine_.disks().statistics(); });
+}
+
+Result<> MachineControl::set_write_cache(const std::string& disk, bool on) {
+  return call<void>([&]() -> Result<> { return machine_.disks().set_write_cache(disk, on); });
+}
+
+}  // namespace spindle::vmm

@@ -1,0 +1,34 @@
+// MachineControl: carries out on the machine what control connections ask for.
+//
+// Every request runs on the machine's own thread, between its events (Machine::call), so it never meets a
+// reset or the end half way. Once the machine ends, requests are refused.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "vmm/control/target.h"
+
+namespace spindle::vmm {
+
+class Machine;
+
+class MachineControl final : public ControlTarget {
+ public:
+  explicit MachineControl(Machine& machine) : machine_(machine) {}
+
+  Result<bool> running() override;
+  Result<> stop() override;
+  Result<> cont() override;
+  Result<> system_reset() override;
+  Result<> quit() override;
+  Result<nlohmann::ordered_json> disks() override;
+  Result<> set_write_cache(const std::string& disk, bool on) override;
+
+ private:
+  template <typename T, typename Work>
+  Result<T> call(Work work);
+
+  Machine& machine_;
+};
+
+}  // namespace spindle::vmm

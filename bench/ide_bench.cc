@@ -2,6 +2,7 @@
 // does a command. A channel has one command at a time, so the yardstick is a bare io_uring loop of depth 1.
 #include <benchmark/benchmark.h>
 
+#include <array>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -113,10 +114,12 @@ void register_for(const char* name, const char* path) {
     for (const bool write : {false, true}) {
       const std::string way =
           std::string(name) + (block == 4096 ? "/4k-" : "/128k-") + (write ? "write" : "read");
-      benchmark::RegisterBenchmark(("ide-file/" + way).c_str(),
-                                   [=](auto& s) { over_file(s, path, block, write); });
-      benchmark::RegisterBenchmark(("ide-bare/" + way).c_str(),
-                                   [=](auto& s) { bare(s, path, block, write); });
+      for (const bool is_bare : bare_first() ? std::array{true, false} : std::array{false, true}) {
+        benchmark::RegisterBenchmark(
+            ((is_bare ? "ide-bare/" : "ide-file/") + way).c_str(), [=](benchmark::State& s) {
+              is_bare ? bare(s, path, block, write) : over_file(s, path, block, write);
+            });
+      }
     }
   }
 }

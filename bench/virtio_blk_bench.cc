@@ -137,8 +137,8 @@ void over_file(benchmark::State& state, const char* path, bool write) {
   state.SetItemsProcessed(done);
 }
 
-void bare(benchmark::State& state, const char* path, bool write) {
-  BareUring loop(path, kDepth, kBlock, write);
+void bare(benchmark::State& state, const char* path, bool write, bool registered) {
+  BareUring loop(path, kDepth, kBlock, write, registered);
   int64_t done = 0;
   for (auto _ : state) done += static_cast<int64_t>(loop.run(1024));
   state.SetItemsProcessed(done);
@@ -147,10 +147,17 @@ void bare(benchmark::State& state, const char* path, bool write) {
 void register_for(const char* name, const char* path) {
   for (const bool write : {false, true}) {
     const std::string way = write ? "write" : "read";
-    benchmark::RegisterBenchmark((std::string("file/") + name + "/" + way).c_str(),
+    const std::string name_and_way = "/" + std::string(name) + "/" + way;
+    const auto yardsticks = [&] {
+      for (const bool registered : {false, true}) {
+        benchmark::RegisterBenchmark(((registered ? "registered" : "bare") + name_and_way).c_str(),
+                                     [=](benchmark::State& s) { bare(s, path, write, registered); });
+      }
+    };
+    if (bare_first()) yardsticks();
+    benchmark::RegisterBenchmark(("file" + name_and_way).c_str(),
                                  [=](benchmark::State& s) { over_file(s, path, write); });
-    benchmark::RegisterBenchmark((std::string("bare/") + name + "/" + way).c_str(),
-                                 [=](benchmark::State& s) { bare(s, path, write); });
+    if (!bare_first()) yardsticks();
   }
 }
 

@@ -164,13 +164,14 @@ class [[nodiscard]] Disk::Read {
   bool await_ready() const noexcept { return task_.await_ready(); }
   bool await_suspend(std::coroutine_handle<> awaiter) { return task_.await_suspend(awaiter); }
   Result<> await_resume() {
+    const InFlight ending(std::move(in_flight_));  // however long this object lives on
+    Disk& disk = ending.disk();
     Result<> result = task_.await_resume();
-    DiskCounters& counters = in_flight_.disk().counters_;
     if (result) {
-      counters.read_ops.add();
-      counters.read_bytes.add(bytes_);
+      disk.counters_.read_ops.add();
+      disk.counters_.read_bytes.add(bytes_);
     }
-    return in_flight_.disk().counted(std::move(result));
+    return disk.counted(std::move(result));
   }
 
  private:

@@ -10,6 +10,8 @@
 // - Operations may run concurrently. Nothing orders two that are in flight together; a flush covers those
 // that had
 //   returned before it was started.
+// - A range may be checked when an operation is called already, not only when its task is awaited. Who lets
+// time pass, calls after it.
 // - Everything runs on the reactor the graph was opened on.
 //
 // Contract for durability: a completed write, write_zeroes or discard is readable at once and durable only

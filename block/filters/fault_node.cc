@@ -47,41 +47,45 @@ Task<void> FaultNode::wait(FaultRule rule) {
   if (rule.hold) co_await Held{*this};
 }
 
-Task<Result<>> FaultNode::pass(Operation operation, Task<Result<>> task) {
+// `call` asks the child. Only when it is its turn: the child may look at its size when it is asked.
+template <typename Call>
+Task<Result<>> FaultNode::pass(Operation operation, Call call) {
   const auto rule = firing(operation);
-  if (!rule) co_return co_await task;
+  if (!rule) co_return co_await call();
   Result<> result;
-  if (rule->after) result = co_await task;
+  if (rule->after) result = co_await call();
   co_await wait(*rule);
   if (rule->number != 0) {
     Error error = Error::from_errno(rule->number, operation.name, facts().name, operation.offset);
     error.detail = "injected by fault=";
     co_return std::unexpected(std::move(error));
   }
-  if (!rule->after) result = co_await task;
+  if (!rule->after) result = co_await call();
   co_return result;
 }
 
 Task<Result<>> FaultNode::read(uint64_t offset, Buffers buffers) {
-  return pass({FaultKind::Read, "read", offset, buffers.size}, child_->read(offset, buffers));
+  return pass({FaultKind::Read, "read", offset, buffers.size},
+              [=, this] { return child_->read(offset, buffers); });
 }
 
 Task<Result<>> FaultNode::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
   return pass({FaultKind::Write, "write", offset, buffers.size, flags.fua},
-              child_->write(offset, buffers, flags));
+              [=, this] { return child_->write(offset, buffers, flags); });
 }
 
 Task<Result<>> FaultNode::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags flags) {
   return pass({FaultKind::WriteZeroes, "write_zeroes", offset, length},
-              child_->write_zeroes(offset, length, flags));
+              [=, this] { return child_->write_zeroes(offset, length, flags); });
 }
 
 Task<Result<>> FaultNode::discard(uint64_t offset, uint64_t length) {
-  return pass({FaultKind::Discard, "discard", offset, length}, child_->discard(offset, length));
+  return pass({FaultKind::Discard, "discard", offset, length},
+              [=, this] { return child_->discard(offset, length); });
 }
 
 Task<Result<>> FaultNode::flush() {
-  return pass({FaultKind::Flush, "flush"}, child_->flush());
+  return pass({FaultKind::Flush, "flush"}, [=, this] { return child_->flush(); });
 }
 
 void FaultNode::release_all() {

@@ -59,7 +59,8 @@ class FaultNode final : public Node {
 
   std::optional<FaultRule> firing(const Operation& operation);
   /// Runs `task`, the operation on the child, under the rule that fires, if one does.
-  Task<Result<>> pass(Operation operation, Task<Result<>> task);
+  template <typename Call>
+  Task<Result<>> pass(Operation operation, Call call);
   Task<void> wait(FaultRule rule);
 
   std::shared_ptr<Node> child_;

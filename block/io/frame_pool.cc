@@ -20,9 +20,12 @@ struct FramePool::Cleaner {
 void* FramePool::allocate_fresh(std::size_t size) {
   const std::size_t index = (size - 1) / kClassBytes;
   if (!SPINDLE_POOL_FRAMES || index >= kClasses) return ::operator new(size);
+  return ::operator new((index + 1) * kClassBytes);
+}
+
+void FramePool::arm_cleaner() {
   static thread_local Cleaner cleaner;
   cleaner.arm();
-  return ::operator new((index + 1) * kClassBytes);
 }
 
 }  // namespace spindle

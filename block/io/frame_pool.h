@@ -38,6 +38,7 @@ class FramePool {
       return;
     }
     auto* frame = static_cast<FreeFrame*>(memory);
+    if (!heads_[index]) arm_cleaner();  // this thread may only ever free
     frame->next = heads_[index];
     heads_[index] = frame;
   }
@@ -52,6 +53,7 @@ class FramePool {
   struct Cleaner;
 
   static void* allocate_fresh(std::size_t size);
+  static void arm_cleaner();
 
   // Without a destructor, so that reaching it is one instruction; Cleaner empties it when the thread ends.
   static constinit thread_local std::array<FreeFrame*, kClasses> heads_;

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -109,6 +110,22 @@ TEST_CASE("a watched eventfd calls its handler for each signal until it is no lo
   (*reactor)->run_until([&] { return (*reactor)->operations_in_flight() == 1; });
   CHECK(calls == 3);
   close(fd);
+}
+
+TEST_CASE("frames freed on a thread that makes none end with it") {
+  constexpr size_t kFrames = 10'000, kBytes = 500;
+  const auto heap = [] { return mallinfo2().uordblks; };
+  std::vector<void*> frames;
+  frames.reserve(kFrames);
+  const size_t before = heap();
+  for (int round = 0; round < 3; ++round) {
+    for (size_t i = 0; i < kFrames; ++i) frames.push_back(FramePool::allocate(kBytes));
+    std::thread([&frames] {
+      for (void* frame : frames) FramePool::release(frame, kBytes);
+    }).join();
+    frames.clear();
+  }
+  CHECK(heap() < before + kFrames * kBytes / 2);
 }
 
 TEST_CASE("sleep is never early") {

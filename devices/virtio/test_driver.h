@@ -200,8 +200,8 @@ class TestTransport final : public Transport {
   std::string reason;  ///< empty while no reset was asked for
 };
 
-/// Memory of one block request whose header, data and status lie in one piece each.
-/// Header and status lie in one object, as in Linux's virtblk_req; data lies elsewhere.
+/// Memory of one block request: header and status in one object, as in Linux's virtblk_req, and the data, in
+/// one piece, elsewhere.
 class TestRequest {
  public:
   TestRequest(TestRam& ram, uint32_t data_bytes)

@@ -240,6 +240,22 @@ TEST_CASE("drain returns when the last request has ended") {
   CHECK(drained);
 }
 
+TEST_CASE("a read is in flight until it is answered, however long the object lives that was awaited") {
+  Bench bench;
+  bool drained = false;
+  const auto reader = [](Bench& b, bool& done) -> Task<void> {
+    auto read = b.disk.read(0, Buffers(std::span(&b.part, 1)));
+    const Result<> result = co_await read;
+    CHECK(result.has_value());
+    co_await b.disk.drain();
+    done = true;
+  };
+  spawn(reader(bench, drained));
+  settle(*bench.reactor);
+  CHECK(drained);
+  CHECK(bench.disk.counters().read_ops.value() == 1);
+}
+
 TEST_CASE("close flushes what was modified as a background flush, and a clean or untouched disk not at all") {
   Bench untouched;
   CHECK(succeeded(untouched.start(untouched.disk.close())));

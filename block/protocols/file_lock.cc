@@ -106,9 +106,11 @@ Result<> lock_image(int fd, const std::string& path, LockBits bits, LockPolicy p
         .kind = ErrorKind::InUse,
         .operation = "open",
         .node = path,
-        .detail = fmt::format("the image is in use by another process (its \"{}\" lock is taken): stop that "
-                              "process, open both with readonly=on, or give locking=off if you are sure",
-                              name_of(failure.permission))});
+        .detail =
+            fmt::format("the image is in use already, by another process or as another disk of this one (its "
+                        "\"{}\" lock is taken): stop that, open both with readonly=on, or give locking=off "
+                        "if you are sure",
+                        name_of(failure.permission))});
   }
   if (policy == LockPolicy::On) {
     Error error = Error::from_errno(failure.number, "lock", path);

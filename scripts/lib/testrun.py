@@ -137,6 +137,9 @@ def run_programs(group: str, directory: Path, totals: Totals, label: str | None 
         totals.skips += [f"{group}/{name}: {reason}" for reason in skips]
         if failed:
             say(output)
+        else:
+            for note in re.findall(r"^NOTE .*$", output, re.M):
+                say("   " + note)
         say(f"   [{number}/{len(tests)}] {group}/{name}: {passed} passed, {failed} failed"
             + (f", {len(skips)} skipped" if skips else "") + f" ({time.monotonic() - start:.1f} s"
             + (f", exit status {status})" if status != 0 else ")"))

@@ -108,7 +108,8 @@ TEST_CASE("control: disks as QMP shows them") {
 
 TEST_CASE("control: every command that is listed exists, and no other") {
   Pretended target;
-  for (const Json& command : ask(target, R"({"execute": "query-commands"})").at("return")) {
+  const Json listed = ask(target, R"({"execute": "query-commands"})");
+  for (const Json& command : listed.at("return")) {
     const Json answer = ask(target, Json{{"execute", command.at("name")}}.dump());
     if (answer.contains("error")) CHECK(answer.at("error").at("class") != "CommandNotFound");
   }

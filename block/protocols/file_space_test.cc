@@ -6,7 +6,6 @@
 
 #include <array>
 #include <csignal>
-#include <cstring>
 #include <fstream>
 #include <optional>
 #include <random>
@@ -21,6 +20,37 @@ namespace {
 
 using Bench = test::FileBench;
 using test::skipped;
+
+// A file system of a few megabytes, until the end of the test.
+class SmallFileSystem {
+ public:
+  /// `megabytes` of a tmpfs; an ext4 has 16, with its journal.
+  SmallFileSystem(const test::TempDir& dir, const std::string& type, unsigned megabytes = 8)
+      : at_(dir.file("mounted-" + type)) {
+    std::string command = "mkdir " + at_ + " && ";
+    if (type == "ext4") {
+      const std::string image = dir.file("file-system", 16 << 20);
+      command += "mkfs.ext4 -q -F -J size=4 " + image + " && mount -o loop " + image + " " + at_;
+    } else {
+      command += "mount -t tmpfs -o size=" + std::to_string(megabytes) + "M none " + at_;
+    }
+    const auto done = test::run_command(command);
+    mounted_ = done.status == 0;
+    if (!mounted_) skipped("no small " + type + ": " + done.output.substr(0, done.output.find('\n')));
+  }
+  SmallFileSystem(const SmallFileSystem&) = delete;
+  SmallFileSystem& operator=(const SmallFileSystem&) = delete;
+  // Older kernels let go of a ring's file late.
+  ~SmallFileSystem() {
+    if (mounted_) CHECK(::umount2(at_.c_str(), MNT_DETACH) == 0);
+  }
+  bool mounted() const { return mounted_; }
+  std::string file(const std::string& name) const { return at_ + "/" + name; }
+
+ private:
+  std::string at_;
+  bool mounted_ = false;
+};
 
 TEST_CASE("file: a file size limit is an ordinary request error, also with FUA") {
   Bench bench;
@@ -44,107 +74,66 @@ TEST_CASE("file: a file size limit is an ordinary request error, also with FUA")
 
 TEST_CASE("file: a full file system is an ordinary request error, and what fits stays") {
   Bench bench;
-  const std::string mount_point = bench.dir.file("full");
-  REQUIRE(::mkdir(mount_point.c_str(), 0700) == 0);
-  if (::mount("none", mount_point.c_str(), "tmpfs", 0, "size=1M") != 0) {
-    return skipped(std::string("no full file system without the right to mount: ") + std::strerror(errno));
-  }
-  {
-    const std::string path = mount_point + "/image";
-    REQUIRE(test::run_command("truncate -s 4M " + path).status == 0);
-    auto node = bench.open({.path = path});
-    const std::string piece(128 << 10, 'f');
-    Result<> result;
-    uint64_t offset = 0;
-    for (; result && offset < (4 << 20); offset += piece.size()) result = bench.write(*node, offset, piece);
-    REQUIRE(!result.has_value());
-    CHECK(result.error()->kind == ErrorKind::NoSpace);
-    CHECK(offset >= (512 << 10));
-    CHECK(bench.write(*node, 2 << 20, piece, true).error()->kind == ErrorKind::NoSpace);
-    CHECK(bench.reactor->wait(node->write_zeroes(2 << 20, 1 << 20, {})).error()->kind == ErrorKind::NoSpace);
-    CHECK(bench.read(*node, 0, piece.size()) == piece);
-    CHECK(bench.reactor->wait(node->flush()).has_value());
-    // Space given back can be used again.
-    CHECK(bench.reactor->wait(node->write_zeroes(0, 512 << 10, {.unmap = true})).has_value());
-    CHECK(bench.write(*node, 2 << 20, piece, true).has_value());
-    CHECK(bench.reactor->wait(node->close()).has_value());
-  }
-  CHECK(::umount2(mount_point.c_str(), MNT_DETACH) == 0);  // older kernels let go of a ring's file late
+  const SmallFileSystem small(bench.dir, "tmpfs", 1);
+  if (!small.mounted()) return;
+  const std::string path = small.file("image");
+  REQUIRE(test::run_command("truncate -s 4M " + path).status == 0);
+  auto node = bench.open({.path = path});
+  const std::string piece(128 << 10, 'f');
+  Result<> result;
+  uint64_t offset = 0;
+  for (; result && offset < (4 << 20); offset += piece.size()) result = bench.write(*node, offset, piece);
+  REQUIRE(!result.has_value());
+  CHECK(result.error()->kind == ErrorKind::NoSpace);
+  CHECK(offset >= (512 << 10));
+  CHECK(bench.write(*node, 2 << 20, piece, true).error()->kind == ErrorKind::NoSpace);
+  CHECK(bench.reactor->wait(node->write_zeroes(2 << 20, 1 << 20, {})).error()->kind == ErrorKind::NoSpace);
+  CHECK(bench.read(*node, 0, piece.size()) == piece);
+  CHECK(bench.reactor->wait(node->flush()).has_value());
+  // Space given back can be used again.
+  CHECK(bench.reactor->wait(node->write_zeroes(0, 512 << 10, {.unmap = true})).has_value());
+  CHECK(bench.write(*node, 2 << 20, piece, true).has_value());
+  CHECK(bench.reactor->wait(node->close()).has_value());
 }
 
 // Somebody else on the file system gives space back at any moment of a FUA write that found none. A tmpfs has
 // no sync that could fail.
 TEST_CASE("file: a FUA write that found no space is no failed flush, whenever space comes back") {
   Bench bench;
-  const std::string mount_point = bench.dir.file("full");
-  REQUIRE(::mkdir(mount_point.c_str(), 0700) == 0);
-  if (::mount("none", mount_point.c_str(), "tmpfs", 0, "size=1M") != 0) {
-    return skipped(std::string("no full file system without the right to mount: ") + std::strerror(errno));
-  }
-  {
-    const std::string path = mount_point + "/image";
-    std::ofstream(path).close();
-    REQUIRE(::truncate(path.c_str(), 4 << 20) == 0);
-    Disk disk(bench.open({.path = path}), {.id = "disk0", .discard = true});
-    const std::string ballast = mount_point + "/ballast";
-    std::string piece(128 << 10, 'f');
-    const iovec part{piece.data(), piece.size()};
-    const Buffers buffers(std::span(&part, 1));
-    const auto yield_for = [&bench](unsigned turns) -> Task<void> {
-      while (turns-- != 0) co_await bench.reactor->yield();
-    };
-    unsigned refused = 0;
-    for (unsigned turns = 0; turns < 8; ++turns) {
-      std::ofstream(ballast) << std::string(2 << 20, 'b');  // as much as there is room for
-      std::optional<Result<>> result;
-      spawn(disk.write(1 << 20, buffers, {.fua = true}), [&](Result<> ended) { result = std::move(ended); });
-      bench.reactor->wait(yield_for(turns));
-      ::unlink(ballast.c_str());
-      bench.reactor->run_until([&] { return result.has_value(); });
-      if (!*result) {
-        ++refused;
-        CHECK_MESSAGE(result->error()->kind == ErrorKind::NoSpace, result->error()->message());
-      }
-      // The disk goes on.
-      auto again = bench.reactor->wait(disk.write(1 << 20, buffers, {.fua = true}));
-      CHECK_MESSAGE(again.has_value(), (again ? "" : again.error()->message()));
-      CHECK(bench.reactor->wait(disk.discard(0, disk.size())).has_value());
-      CHECK(bench.reactor->wait(disk.flush()).has_value());
+  const SmallFileSystem small(bench.dir, "tmpfs", 1);
+  if (!small.mounted()) return;
+  const std::string path = small.file("image");
+  std::ofstream(path).close();
+  REQUIRE(::truncate(path.c_str(), 4 << 20) == 0);
+  Disk disk(bench.open({.path = path}), {.id = "disk0", .discard = true});
+  const std::string ballast = small.file("ballast");
+  std::string piece(128 << 10, 'f');
+  const iovec part{piece.data(), piece.size()};
+  const Buffers buffers(std::span(&part, 1));
+  const auto yield_for = [&bench](unsigned turns) -> Task<void> {
+    while (turns-- != 0) co_await bench.reactor->yield();
+  };
+  unsigned refused = 0;
+  for (unsigned turns = 0; turns < 8; ++turns) {
+    std::ofstream(ballast) << std::string(2 << 20, 'b');  // as much as there is room for
+    std::optional<Result<>> result;
+    spawn(disk.write(1 << 20, buffers, {.fua = true}), [&](Result<> ended) { result = std::move(ended); });
+    bench.reactor->wait(yield_for(turns));
+    ::unlink(ballast.c_str());
+    bench.reactor->run_until([&] { return result.has_value(); });
+    if (!*result) {
+      ++refused;
+      CHECK_MESSAGE(result->error()->kind == ErrorKind::NoSpace, result->error()->message());
     }
-    CHECK(refused > 0);
-    CHECK(bench.reactor->wait(disk.close()).has_value());
+    // The disk goes on.
+    auto again = bench.reactor->wait(disk.write(1 << 20, buffers, {.fua = true}));
+    CHECK_MESSAGE(again.has_value(), (again ? "" : again.error()->message()));
+    CHECK(bench.reactor->wait(disk.discard(0, disk.size())).has_value());
+    CHECK(bench.reactor->wait(disk.flush()).has_value());
   }
-  CHECK(::umount2(mount_point.c_str(), MNT_DETACH) == 0);
+  CHECK(refused > 0);
+  CHECK(bench.reactor->wait(disk.close()).has_value());
 }
-
-// A file system of a few megabytes, until the end of the test.
-class SmallFileSystem {
- public:
-  SmallFileSystem(const test::TempDir& dir, const std::string& type) : at_(dir.file("mounted-" + type)) {
-    std::string command = "mkdir " + at_ + " && ";
-    if (type == "ext4") {
-      const std::string image = dir.file("file-system", 16 << 20);
-      command += "mkfs.ext4 -q -F -J size=4 " + image + " && mount -o loop " + image + " " + at_;
-    } else {
-      command += "mount -t tmpfs -o size=8M none " + at_;
-    }
-    const auto done = test::run_command(command);
-    mounted_ = done.status == 0;
-    if (!mounted_) skipped("no small " + type + ": " + done.output.substr(0, done.output.find('\n')));
-  }
-  SmallFileSystem(const SmallFileSystem&) = delete;
-  SmallFileSystem& operator=(const SmallFileSystem&) = delete;
-  // Older kernels let go of a ring's file late.
-  ~SmallFileSystem() {
-    if (mounted_) CHECK(::umount2(at_.c_str(), MNT_DETACH) == 0);
-  }
-  bool mounted() const { return mounted_; }
-  std::string file(const std::string& name) const { return at_ + "/" + name; }
-
- private:
-  std::string at_;
-  bool mounted_ = false;
-};
 
 // Random requests to slots of a disk, one at a time in each. A byte may be what the last request that
 // succeeded made it, or what one that failed since would have.

@@ -176,10 +176,12 @@ bool Machine::ends_or_resets(const MachineEvent& event) {
   return event.kind != MachineEvent::Kind::WriteStatistics && event.kind != MachineEvent::Kind::Call;
 }
 
+// Pausing and queueing are one step to resume_all(): between the two it would let vCPUs run on that the event
+// needs paused.
 void Machine::post(MachineEvent event) {
-  if (ends_or_resets(event)) pause_all();
   {
     std::lock_guard lock(events_mutex_);
+    if (ends_or_resets(event)) pause_all();
     events_.push_back(std::move(event));
   }
   events_changed_.notify_one();

@@ -79,7 +79,11 @@ def run(root: Path, environment: dict, emulated: bool, left, say) -> Outcome:
                 for line in process.stdout:
                     say("   " + line.rstrip())
                     yield line
-            outcome = read(shown(), process.wait)
+            try:
+                outcome = read(shown(), process.wait)
+            except BaseException:  # we are being ended; with-kvm takes all that it started with it
+                process.terminate()
+                raise
         if outcome.lost and granted < limit:  # no hanging machine: all tests together took too long; or a true KVM
             outcome.wrong = f"it was not done when its {granted:.0f} s were up"
         return outcome

@@ -2,14 +2,13 @@
 // docs/control.md is the user's page.
 #include <fmt/format.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "block/parse.h"
 #include "tools/command.h"
+#include "vmm/control/address.h"
 #include "vmm/kvm.h"
 #include "vmm/output.h"
 
@@ -54,12 +53,10 @@ Result<Json> parse_arguments(const std::vector<std::string>& words) {
 
 Result<vmm::Fd> connect_to(std::string path) {
   if (path.starts_with("unix:")) path.erase(0, 5);
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  if (path.empty() || path.size() >= sizeof address.sun_path)
-    return std::unexpected(Error::invalid("connect", path, "this is no path of a socket"));
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const auto address = vmm::control_address(path);
+  if (!address) return std::unexpected(address.error());
   vmm::Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd || connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) < 0) {
+  if (!fd || connect(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) < 0) {
     Error error = Error::from_errno(errno, "connect", path);
     error.detail = "is `spindle run --control unix:" + path + "` running?";
     return std::unexpected(std::move(error));

@@ -1,7 +1,6 @@
 #include "vmm/control/server.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -11,9 +10,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 #include <vector>
+
+#include "vmm/control/address.h"
 
 namespace spindle::vmm {
 namespace {
@@ -41,24 +41,20 @@ Result<std::unique_ptr<ControlServer>> ControlServer::listen(const std::string& 
     return std::unexpected(Error::invalid("control", where, "give a socket as unix:PATH"));
   }
   const std::string path = where.substr(kScheme.size());
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  if (path.size() >= sizeof address.sun_path || path.find('\0') != std::string::npos) {
-    return std::unexpected(Error::invalid(
-        "control", path, fmt::format("a socket's path has at most {} bytes", sizeof address.sun_path - 1)));
-  }
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const auto address = control_address(path);
+  if (!address) return std::unexpected(address.error());
 
   struct stat there {};
   if (lstat(path.c_str(), &there) == 0) {
     if (!S_ISSOCK(there.st_mode))
       return std::unexpected(cannot(EEXIST, path, "it is no socket; choose another path"));
-    if (answered(address))
+    if (answered(*address))
       return std::unexpected(cannot(EADDRINUSE, path, "another process listens there; choose another path"));
     unlink(path.c_str());
   }
   Fd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener) return std::unexpected(cannot(errno, path));
-  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) < 0)
+  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) < 0)
     return std::unexpected(cannot(errno, path, "its directory must exist and be writable"));
   Fd stop(eventfd(0, EFD_CLOEXEC));
   const bool good = stop && stat(path.c_str(), &there) == 0 && ::listen(listener.get(), kMaxClients) == 0;
@@ -96,16 +92,19 @@ void ControlServer::start(std::string greeting, std::function<std::string(std::s
 }
 
 void ControlServer::main() {
+  constexpr int kPatienceMilliseconds = 1000;
   std::vector<pollfd> fds;
+  bool overcrowded = false;  // no descriptors for another client: not asked again for a while
   while (true) {
     fds.clear();
     fds.push_back({stop_.get(), POLLIN, 0});
-    fds.push_back({listener_.get(), POLLIN, 0});
+    fds.push_back({overcrowded ? -1 : listener_.get(), POLLIN, 0});
     for (const Client& client : clients_) {
       // Who owes us the reading of an answer is not asked for more.
       fds.push_back({client.fd.get(), static_cast<short>(client.out.empty() ? POLLIN : POLLOUT), 0});
     }
-    if (poll(fds.data(), fds.size(), -1) < 0) continue;  // EINTR
+    if (poll(fds.data(), fds.size(), overcrowded ? kPatienceMilliseconds : -1) < 0) continue;  // EINTR
+    overcrowded = false;
     if (fds[0].revents) return;
     size_t next = 2;
     for (Client& client : clients_) {
@@ -115,21 +114,23 @@ void ControlServer::main() {
       serve_lines(client);
     }
     std::erase_if(clients_, [](const Client& client) { return client.dropped; });
-    if (fds[1].revents) accept_client();
+    if (fds[1].revents) overcrowded = !accept_client();
   }
 }
 
-void ControlServer::accept_client() {
+// False if there are no descriptors or no memory for it; then it waits.
+bool ControlServer::accept_client() {
   Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!fd) return;  // it has gone again, or there are no descriptors; the next one may have more luck
+  if (!fd) return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
   Client client{.fd = std::move(fd), .in = {}, .out = greeting_};
   if (clients_.size() == kMaxClients) {
     client.out = "{\"error\": {\"class\": \"GenericError\", \"desc\": \"too many control connections\"}}\n";
     send_some(client);
-    return;
+    return true;
   }
   send_some(client);
   clients_.push_back(std::move(client));
+  return true;
 }
 
 void ControlServer::receive(Client& client) {

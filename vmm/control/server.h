@@ -47,7 +47,7 @@ class ControlServer {
 
   ControlServer(std::string path, Fd listener, Fd stop);
   void main();
-  void accept_client();
+  bool accept_client();
   void receive(Client& client);
   void serve_lines(Client& client);
   static void send_some(Client& client);

@@ -2,13 +2,18 @@
 #include "vmm/control/server.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <vector>
 
@@ -44,6 +49,10 @@ class TestClient {
       if (count <= 0) return std::exchange(got_, {}) + "<end>";
       got_.append(buffer, static_cast<size_t>(count));
     }
+  }
+  bool readable(int milliseconds) const {
+    pollfd waiting{fd_.get(), POLLIN, 0};
+    return poll(&waiting, 1, milliseconds) == 1;
   }
   void finish_sending() const { shutdown(fd_.get(), SHUT_WR); }
 
@@ -137,6 +146,29 @@ TEST_CASE("control socket: who does not read answers is not served further") {
   CHECK(served == kAsked + 1);
 }
 
+TEST_CASE("control socket: without descriptors for a client it waits, and does not spin") {
+  const test::TempDir directory;
+  const std::string path = directory.file("control");
+  auto server = serve(path);
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{std::min<rlim_t>(before.rlim_cur, 64), before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  std::vector<Fd> fillers;
+  while (Fd fd{open("/dev/null", O_RDONLY | O_CLOEXEC)}) fillers.push_back(std::move(fd));
+  fillers.pop_back();  // for the client's own end
+  {
+    TestClient client(path);
+    REQUIRE(client.connected());
+    const auto used = std::clock();
+    CHECK_FALSE(client.readable(500));
+    CHECK(std::clock() - used < CLOCKS_PER_SEC / 4);
+    fillers.clear();
+    CHECK(client.hear() == "hello");
+  }
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+}
+
 TEST_CASE("control socket: where it may and may not be") {
   const test::TempDir directory;
   const auto refusal = [](const std::string& where) {
@@ -145,7 +177,7 @@ TEST_CASE("control socket: where it may and may not be") {
   };
   CHECK(refusal("tcp:1234").find("unix:PATH") != std::string::npos);
   CHECK(refusal("unix:").find("unix:PATH") != std::string::npos);
-  CHECK(refusal("unix:/tmp/" + std::string(200, 'x')).find("at most 107") != std::string::npos);
+  CHECK(refusal("unix:/tmp/" + std::string(200, 'x')).find("1 to 107") != std::string::npos);
   CHECK(refusal("unix:" + directory.file("none/control")).find("directory must exist") != std::string::npos);
 
   const std::string file = directory.file("precious");

@@ -5,6 +5,11 @@
 #include <cerrno>
 
 namespace spindle {
+namespace {
+
+constexpr uint64_t kSectorBytes = 512;
+
+}  // namespace
 
 // Toggles take turns: the flush of one may not end in the middle of another, or the mode shown could be
 // stricter than the mode in force.
@@ -149,6 +154,21 @@ bool Disk::completed_owing_flush(const Result<>& result, bool want_fua, bool was
   }
   const bool must_be_durable = want_fua || !write_cache_in_force_;
   return must_be_durable && !was_fua && mutation_ != DiskMutation::NoFlushAfterWrite;
+}
+
+Task<Result<>> Disk::resize(uint64_t bytes) {
+  co_await drain();
+  InFlight in_flight(*this);
+  if (auto allowed = check_modification("resize", 0, 0); !allowed) co_return std::move(allowed);
+  if (bytes == 0 || bytes % kSectorBytes != 0) {
+    co_return std::unexpected(Error::invalid(
+        "resize", id(),
+        fmt::format("{} bytes are no disk: it has whole sectors of 512, and one at least", bytes)));
+  }
+  auto result = co_await node_->resize(bytes);
+  size_.store(node_->size(), std::memory_order_relaxed);
+  if (completed_owing_flush(result, false, false)) result = co_await flush_for(Reason::Writethrough);
+  co_return counted(std::move(result));
 }
 
 Task<Result<>> Disk::flush() {

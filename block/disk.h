@@ -86,6 +86,12 @@ class Disk {
   /// The guest's flush (D1).
   Task<Result<>> flush();
 
+  /// The host's user gives the disk another size, in bytes: whole sectors, at least one. With the cache off
+  /// it returns when the new size is durable (D2). The caller has stopped the guest: what is in flight is
+  /// waited for, so that no request reaches beyond the end that is to be. After an error the disk has the
+  /// size its node says.
+  Task<Result<>> resize(uint64_t bytes);
+
   /// The guest (or its user) turns the write cache on or off (D3). On -> off returns after everything
   /// completed earlier is durable; if that flush fails the error is returned, the disk is write-through all
   /// the same and D6 applies. Off -> on is immediate. Setting what is set already counts as no toggle and

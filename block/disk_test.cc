@@ -256,6 +256,48 @@ TEST_CASE("a read is in flight until it is answered, however long the object liv
   CHECK(bench.disk.counters().read_ops.value() == 1);
 }
 
+TEST_CASE("resize waits for what is in flight, and is durable with the cache off (D2)") {
+  Bench bench({.id = "disk0", .cache = CacheMode::Writethrough});
+  auto write = bench.write((1 << 20) - 8);
+  auto resize = bench.start(bench.disk.resize(4096));
+  CHECK(bench.disk.size() == 1 << 20);
+  bench.release_write();
+  CHECK(bench.disk.size() == 1 << 20);
+  bench.release_flush();  // of the write
+  CHECK(succeeded(write));
+  CHECK(bench.disk.size() == 4096);
+  CHECK_FALSE(resize->has_value());
+  bench.release_flush();
+  CHECK(succeeded(resize));
+  CHECK(failed_as(bench.write(4096 - 7), ErrorKind::Invalid));
+  CHECK(succeeded(bench.start(bench.read(4096 - 8))));
+}
+
+TEST_CASE("D5: a disk is dirty after a resize") {
+  Bench bench;
+  bench.start(bench.disk.flush());
+  bench.release_flush();
+  CHECK(succeeded(bench.start(bench.disk.resize(1 << 21))));
+  CHECK(bench.idle());  // D1: with the cache on nothing is flushed yet
+  auto flush = bench.start(bench.disk.flush());
+  bench.release_flush();
+  CHECK(succeeded(flush));
+}
+
+TEST_CASE("a resize that cannot be leaves the disk as it was") {
+  Bench bench;
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{4097}, UINT64_MAX}) {
+    CHECK(failed_as(bench.start(bench.disk.resize(bytes)), ErrorKind::Invalid));
+  }
+  CHECK(bench.disk.size() == 1 << 20);
+  bench.start(bench.disk.flush());
+  bench.release_flush(/*fail=*/true);
+  CHECK(failed_as(bench.start(bench.disk.resize(4096)), ErrorKind::FlushFailed));  // D6
+  CHECK(bench.disk.size() == 1 << 20);
+  Bench read_only({.id = "disk0", .read_only = true});
+  CHECK(failed_as(read_only.start(read_only.disk.resize(4096)), ErrorKind::ReadOnly));
+}
+
 TEST_CASE("close flushes what was modified as a background flush, and a clean or untouched disk not at all") {
   Bench untouched;
   CHECK(succeeded(untouched.start(untouched.disk.close())));

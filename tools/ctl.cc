@@ -28,7 +28,7 @@ int usage_error(const Error& error) {
   return kExitUsage;
 }
 
-// key=value, as JSON types go: on/off/true/false, a number, else text.
+// key=value, as JSON types go: on/off/true/false, a number (size= also with k, M, G or T), else text.
 Result<Json> parse_arguments(const std::vector<std::string>& words) {
   Json arguments = Json::object();
   for (const std::string& word : words) {
@@ -37,12 +37,13 @@ Result<Json> parse_arguments(const std::vector<std::string>& words) {
       return std::unexpected(Error::invalid("argument", word, "write arguments as name=value"));
     }
     const std::string value = word.substr(equals + 1);
-    Json& argument = arguments[word.substr(0, equals)];
+    const std::string name = word.substr(0, equals);
+    Json& argument = arguments[name];
     if (value == "on" || value == "true") {
       argument = true;
     } else if (value == "off" || value == "false") {
       argument = false;
-    } else if (const auto number = parse_number(value)) {
+    } else if (const auto number = name == "size" ? parse_size(value) : parse_number(value)) {
       argument = *number;
     } else {
       argument = value;

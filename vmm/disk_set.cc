@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -179,6 +180,12 @@ class DiskSet::Devices {
       } while (!disk.device->idle());
     }
   }
+  /// Tells the guest where its bus has a way to.
+  void config_changed(const Disk& disk) {
+    for (Virtio& candidate : virtio_disks) {
+      if (candidate.disk.get() == &disk) candidate.device->config_changed();
+    }
+  }
   Task<void> stop() {
     if (ide_controller) co_await ide_controller->drain();
     for (Virtio& disk : virtio_disks) co_await disk.transport->stop();
@@ -256,15 +263,34 @@ void DiskSet::quiesce() {
   });
 }
 
-Result<> DiskSet::set_write_cache(const std::string& id, bool on) {
-  for (Entry& entry : entries_) {
-    if (entry.place.id != id) continue;
-    return reactor_->call([&] { return entry.disk->set_write_cache(on); });
-  }
+Result<DiskSet::Entry*> DiskSet::find(const std::string& id, const char* operation) {
+  const auto entry = std::ranges::find(entries_, id, [](const Entry& e) { return e.place.id; });
+  if (entry != entries_.end()) return &*entry;
   return std::unexpected(Error{.kind = ErrorKind::NotFound,
-                               .operation = "write cache",
+                               .operation = operation,
                                .node = id,
-                               .detail = "there is no such disk"});
+                               .detail = "there is no such disk; query-block lists them"});
+}
+
+Result<> DiskSet::set_write_cache(const std::string& id, bool on) {
+  auto entry = find(id, "write cache");
+  if (!entry) return std::unexpected(std::move(entry.error()));
+  return reactor_->call([&]() -> Task<Result<>> {
+    auto set = co_await (*entry)->disk->set_write_cache(on);
+    devices_->config_changed(*(*entry)->disk);
+    co_return set;
+  });
+}
+
+Result<> DiskSet::resize(const std::string& id, uint64_t bytes) {
+  auto entry = find(id, "resize");
+  if (!entry) return std::unexpected(std::move(entry.error()));
+  return reactor_->call([&]() -> Task<Result<>> {
+    const uint64_t before = (*entry)->disk->size();
+    auto resized = co_await (*entry)->disk->resize(bytes);
+    if ((*entry)->disk->size() != before) devices_->config_changed(*(*entry)->disk);
+    co_return resized;
+  });
 }
 
 std::vector<Error> DiskSet::close() {

@@ -63,6 +63,10 @@ class DiskSet {
   void quiesce();
   /// D3 from the host's side: what the guest is shown changes with it. NotFound for an unknown id.
   Result<> set_write_cache(const std::string& id, bool on);
+  /// With the guest at rest (quiesce). The device tells the guest where its bus can: virtio by a
+  /// configuration change interrupt; IDE has no such notice and shows it in the next IDENTIFY DEVICE.
+  /// NotFound for an unknown id.
+  Result<> resize(const std::string& id, uint64_t bytes);
   /// The end of all disks. Once. The errors of all steps.
   std::vector<Error> close();
 
@@ -77,6 +81,7 @@ class DiskSet {
     std::shared_ptr<Disk> disk;
   };
   DiskSet();
+  Result<Entry*> find(const std::string& id, const char* operation);
   Task<Result<std::shared_ptr<Disk>>> open_one(DiskSpec spec, std::string id, const FormatRegistry& registry,
                                                std::vector<std::string>& warnings);
 

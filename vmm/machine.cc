@@ -218,16 +218,27 @@ void Machine::refuse_calls() {
   calls_changed_.notify_all();
 }
 
-void Machine::stop() {
-  stopped_ = true;
+void Machine::come_to_rest() {
   pause_all();
   for (auto& cpu : cpus_) cpu->wait_paused();
   disks_->quiesce();
 }
 
+void Machine::stop() {
+  stopped_ = true;
+  come_to_rest();
+}
+
 void Machine::cont() {
   stopped_ = false;
   resume_all();
+}
+
+Result<> Machine::resize_disk(const std::string& id, uint64_t bytes) {
+  come_to_rest();
+  auto resized = disks_->resize(id, bytes);
+  resume_all();
+  return resized;
 }
 
 // Unless the user has stopped the machine, or something has come that pauses the vCPUs for good (or, a reset,

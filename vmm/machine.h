@@ -95,6 +95,10 @@ class Machine {
   /// end are dealt with meanwhile; a reset machine stays stopped.
   void stop();
   void cont();
+  /// Pauses the guest for as long as the disk takes to get its new size.
+  Result<> resize_disk(const std::string& id, uint64_t bytes);
+  /// Nothing more than that: what follows is the guest's choice.
+  void press_power_button() { chipset_->power_management().press_power_button(); }
   bool user_wants_running() const { return !stopped_; }
   DiskSet& disks() { return *disks_; }
 
@@ -111,6 +115,7 @@ class Machine {
   Outcome finish(Outcome outcome);
   static bool ends_or_resets(const MachineEvent& event);
   void pause_all();
+  void come_to_rest();
   void resume_all();
   void on_cpu_event(unsigned cpu, const CpuEvent& event);
   nlohmann::ordered_json statistics();

@@ -50,4 +50,15 @@ Result<> MachineControl::set_write_cache(const std::string& disk, bool on) {
   return call<void>([&]() -> Result<> { return machine_.disks().set_write_cache(disk, on); });
 }
 
+Result<> MachineControl::resize(const std::string& disk, uint64_t bytes) {
+  return call<void>([&]() -> Result<> { return machine_.resize_disk(disk, bytes); });
+}
+
+Result<> MachineControl::system_powerdown() {
+  return call<void>([this]() -> Result<> {
+    machine_.press_power_button();
+    return {};
+  });
+}
+
 }  // namespace spindle::vmm

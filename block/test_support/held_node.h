@@ -51,7 +51,7 @@ class HeldNode final : public Node {
   }
 
   const NodeFacts& facts() const override { return facts_; }
-  uint64_t size() const override { return 1 << 20; }
+  uint64_t size() const override { return size_; }
   Task<Result<>> read(uint64_t, Buffers) override { co_return Result<>{}; }
   Task<Result<>> write(uint64_t, Buffers buffers, WriteFlags flags) override {
     Held held{.kind = Held::Kind::Write, .snapshot = {}, .fua = flags.fua, .waiter = {}};
@@ -68,7 +68,10 @@ class HeldNode final : public Node {
   Task<Result<Extent>> map(uint64_t offset, uint64_t length) override {
     co_return Extent{.offset = offset, .length = length, .data = true};
   }
-  Task<Result<>> resize(uint64_t) override { co_return Result<>{}; }
+  Task<Result<>> resize(uint64_t size) override {
+    size_ = size;
+    co_return Result<>{};
+  }
   Task<Result<>> close() override { co_return Result<>{}; }
 
  private:
@@ -88,6 +91,7 @@ class HeldNode final : public Node {
     co_return Result<>{};
   }
 
+  uint64_t size_ = 1 << 20;
   NodeFacts facts_;
   std::vector<Held*> held_;
   std::set<uint64_t> cached_;

@@ -77,6 +77,21 @@ TEST_CASE("sizes that do not fit 28 bits, and none at all") {
   CHECK((empty[60] | empty[61] | empty[100] | empty[101] | empty[102] | empty[103]) == 0);
 }
 
+TEST_CASE("a disk that is resized says so in the next IDENTIFY DEVICE, and ends there") {
+  Rig rig;
+  HostDriver host = rig.driver();
+  const auto sectors = [&] {
+    const auto words = host.identify();
+    CHECK((words[100] | uint32_t{words[101]} << 16) == (words[60] | uint32_t{words[61]} << 16));
+    return words[60] | uint32_t{words[61]} << 16;
+  };
+  REQUIRE(sectors() == (4u << 20) / 512);
+  for (const uint64_t bytes : {uint64_t{1} << 20, uint64_t{8} << 20}) {
+    REQUIRE(rig.reactor_thread->call([&] { return rig.disk().resize(bytes); }).has_value());
+    CHECK(sectors() == bytes / 512);
+  }
+}
+
 TEST_CASE("sector size and rotation come from the node") {
   Rig rig({.physical_sector = 4096, .rotational = true, .places = {0, 1}});
   HostDriver host = rig.driver();

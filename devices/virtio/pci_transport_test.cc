@@ -213,6 +213,42 @@ TEST_CASE("a broken ring sets NEEDS_RESET and interrupts, by message or pin") {
   }
 }
 
+TEST_CASE("a resize changes the capacity under a new generation and interrupts, by message or pin") {
+  for (bool msix : {false, true}) {
+    Rig rig;
+    if (msix) rig.enable_msix();
+    rig.start(msix ? 1 : kNoVector);
+    const auto capacity = [&] {
+      uint64_t sectors = 0;
+      std::array<uint8_t, 8> bytes{};
+      rig.device->read_config(0, bytes);
+      std::memcpy(&sectors, bytes.data(), sizeof sectors);
+      return sectors;
+    };
+    const auto generation = rig.driver.common(common::kConfigGeneration, 1);
+    REQUIRE(capacity() == kDiskBytes / 512);
+    REQUIRE(rig.reactor->wait(rig.disk.resize(2 * kDiskBytes)).has_value());
+    rig.device->config_changed();
+    CHECK(capacity() == 2 * kDiskBytes / 512);
+    CHECK(rig.driver.common(common::kConfigGeneration, 1) != generation);
+    CHECK(rig.machine.messages(kConfigMessage) == (msix ? 1u : 0u));
+    CHECK(rig.machine.level() == !msix);
+    CHECK(rig.driver.isr() == kIsrConfig);
+    TestRequest request(rig.ram, 512);
+    CHECK(rig.run(request, kBlkTypeIn, 2 * kDiskBytes / 512 - 1) == kBlkStatusOk);
+    REQUIRE(rig.reactor->wait(rig.disk.resize(kDiskBytes)).has_value());
+    CHECK(rig.run(request, kBlkTypeIn, kDiskBytes / 512) == kBlkStatusIoError);
+  }
+}
+
+TEST_CASE("before a driver runs a resize interrupts nobody") {
+  Rig rig;
+  REQUIRE(rig.reactor->wait(rig.disk.resize(2 * kDiskBytes)).has_value());
+  rig.device->config_changed();
+  CHECK_FALSE(rig.machine.level());
+  CHECK(rig.driver.isr() == 0);
+}
+
 TEST_CASE("why a device needs a reset is told: once a reset, and no more than ten times") {
   Rig rig;
   for (unsigned life = 0; life < PciTransport::kComplaints + 3; ++life) {

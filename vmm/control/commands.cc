@@ -33,16 +33,17 @@ Answer nothing(const Result<>& result) {
   return refuse(result.error()->message());
 }
 
-enum class Type : uint8_t { String, Boolean };
+enum class Type : uint8_t { String, Boolean, Size };
 
 struct Parameter {
   std::string_view name;
   Type type;
+  bool required = true;
 };
 
 struct Command {
   std::string_view name;
-  std::span<const Parameter> parameters;  // all of them required
+  std::span<const Parameter> parameters;
   Answer (*run)(ControlTarget& target, const Json& arguments);
 };
 
@@ -113,9 +114,16 @@ Answer quit(ControlTarget& target, const Json&) {
 Answer system_reset(ControlTarget& target, const Json&) {
   return nothing(target.system_reset());
 }
+Answer system_powerdown(ControlTarget& target, const Json&) {
+  return nothing(target.system_powerdown());
+}
 Answer block_set_write_cache(ControlTarget& target, const Json& arguments) {
   return nothing(target.set_write_cache(arguments.at("device").get<std::string>(),
                                         arguments.at("writeback").get<bool>()));
+}
+Answer block_resize(ControlTarget& target, const Json& arguments) {
+  return nothing(
+      target.resize(arguments.at("device").get<std::string>(), arguments.at("size").get<uint64_t>()));
 }
 Answer query_version(ControlTarget&, const Json&) {
   return Json{{"package", "spindle"}};
@@ -126,9 +134,11 @@ Answer capabilities(ControlTarget&, const Json&) {
 }
 Answer query_commands(ControlTarget&, const Json&);
 
+constexpr Parameter kResizeParameters[] = {{"device", Type::String}, {"size", Type::Size}};
 constexpr Parameter kWriteCacheParameters[] = {{"device", Type::String}, {"writeback", Type::Boolean}};
 
 constexpr std::array kCommands = {
+    Command{"block_resize", kResizeParameters, block_resize},
     Command{"block_set_write_cache", kWriteCacheParameters, block_set_write_cache},
     Command{"cont", {}, cont},
     Command{"qmp_capabilities", {}, capabilities},
@@ -139,6 +149,7 @@ constexpr std::array kCommands = {
     Command{"query-version", {}, query_version},
     Command{"quit", {}, quit},
     Command{"stop", {}, stop},
+    Command{"system_powerdown", {}, system_powerdown},
     Command{"system_reset", {}, system_reset},
 };
 
@@ -148,18 +159,41 @@ Answer query_commands(ControlTarget&, const Json&) {
   return list;
 }
 
+bool fits(Type type, const Json& value) {
+  switch (type) {
+    case Type::String:
+      return value.is_string();
+    case Type::Boolean:
+      return value.is_boolean();
+    case Type::Size:
+      return value.is_number_unsigned();
+  }
+  return false;
+}
+
+std::string_view to_string(Type type) {
+  switch (type) {
+    case Type::String:
+      return "string";
+    case Type::Boolean:
+      return "boolean";
+    case Type::Size:
+      return "integer, 0 or more";
+  }
+  return "";
+}
+
 std::expected<void, Refusal> check_arguments(const Command& command, const Json& arguments) {
   for (const auto& [name, value] : arguments.items()) {
     const auto known = std::ranges::find(command.parameters, std::string_view(name), &Parameter::name);
     if (known == command.parameters.end()) return refuse(fmt::format("Parameter '{}' is unexpected", name));
-    const bool fits = known->type == Type::String ? value.is_string() : value.is_boolean();
-    if (!fits) {
-      return refuse(fmt::format("Invalid parameter type for '{}', expected: {}", name,
-                                known->type == Type::String ? "string" : "boolean"));
+    if (!fits(known->type, value)) {
+      return refuse(
+          fmt::format("Invalid parameter type for '{}', expected: {}", name, to_string(known->type)));
     }
   }
   for (const Parameter& parameter : command.parameters) {
-    if (!arguments.contains(parameter.name))
+    if (parameter.required && !arguments.contains(parameter.name))
       return refuse(fmt::format("Parameter '{}' is missing", parameter.name));
   }
   return {};

@@ -55,6 +55,12 @@ struct Pretended final : ControlTarget {
     writeback = on;
     return done("set_write_cache");
   }
+  Result<> resize(const std::string& disk, uint64_t bytes) override {
+    if (disk != "virtio0")
+      return std::unexpected(Error{.kind = ErrorKind::NotFound, .operation = "resize", .node = disk});
+    return done(fmt::format("resize to {}", bytes));
+  }
+  Result<> system_powerdown() override { return done("system_powerdown"); }
 };
 
 Json ask(Pretended& target, std::string_view line) {
@@ -80,7 +86,7 @@ TEST_CASE("control: status, stop and cont") {
   CHECK(ask(target, R"({"execute": "query-status"})").at("return").at("status") == "paused");
   CHECK(ask(target, R"({"execute": "cont", "arguments": {}})").at("return") == Json::object());
   CHECK(target.runs);
-  for (const char* command : {"quit", "system_reset"}) {
+  for (const char* command : {"quit", "system_reset", "system_powerdown"}) {
     ask(target, fmt::format(R"({{"execute": "{}"}})", command));
     CHECK(target.asked == command);
   }
@@ -104,6 +110,23 @@ TEST_CASE("control: disks as QMP shows them") {
       ask(target, R"({"execute": "block_set_write_cache", "arguments": {"device": "x", "writeback": true}})");
   CHECK(answer.at("error").at("class") == "DeviceNotFound");
   CHECK(!target.writeback);
+}
+
+TEST_CASE("control: a size is a number of bytes and nothing else") {
+  Pretended target;
+  const auto resize = [&](std::string_view size) {
+    target.asked.clear();
+    return ask(
+        target,
+        fmt::format(R"({{"execute": "block_resize", "arguments": {{"device": "virtio0", "size": {}}}}})",
+                    size));
+  };
+  CHECK(resize("18446744073709551615").at("return") == Json::object());
+  CHECK(target.asked == "resize to 18446744073709551615");
+  for (const char* wrong : {"-1", "1.5", "1e3", "18446744073709551616", "\"2G\"", "true", "null", "[1]"}) {
+    CHECK(error_of(resize(wrong)) == "Invalid parameter type for 'size', expected: integer, 0 or more");
+    CHECK(target.asked.empty());
+  }
 }
 
 TEST_CASE("control: every command that is listed exists, and no other") {

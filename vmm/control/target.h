@@ -7,6 +7,7 @@
 // been done, not when it was asked for.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
@@ -31,6 +32,10 @@ class ControlTarget {
   virtual Result<nlohmann::ordered_json> disks() = 0;
   /// D3, from the host's side. NotFound for an unknown id.
   virtual Result<> set_write_cache(const std::string& disk, bool on) = 0;
+  /// Another size, in bytes, while the guest is paused for it. NotFound for an unknown id.
+  virtual Result<> resize(const std::string& disk, uint64_t bytes) = 0;
+  /// The power button: the guest is asked to switch itself off. Only asked for here.
+  virtual Result<> system_powerdown() = 0;
 };
 
 }  // namespace spindle::vmm

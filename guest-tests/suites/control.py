@@ -1,4 +1,4 @@
-"""The control socket on a running guest: stop and cont under load, the write cache from outside, reset, quit."""
+"""The control socket on a running guest: stop and cont under load, the write cache from outside, reset, quit, resize, power button."""
 
 import json
 import socket
@@ -6,6 +6,8 @@ import subprocess
 import time
 
 import guestrun
+
+MIB = 1 << 20
 
 
 class Control:
@@ -25,6 +27,13 @@ class Control:
         if "return" not in answer:
             raise guestrun.Error(f"{command} {arguments}: {answer}")
         return answer["return"]
+
+    def refused(self, command, **arguments):
+        """Why the command cannot be carried out."""
+        try:
+            return f"it answers {self(command, **arguments)}"
+        except guestrun.Error as error:
+            return str(error)
 
     def counters(self):
         return {disk["device"]: disk["counters"] for disk in self("query-blockstats")}
@@ -49,6 +58,36 @@ def run(context):
         status = machine.wait()
         context.check("quit ends the run with 0", status and f"exit status {status}: {machine.stderr()}")
         context.check("and removes the socket", path.exists() and "it is still there")
+    _resize_and_power_button(context)
+
+
+def _resize_and_power_button(context):
+    path = context.directory / "resize.sock"
+    images = {disk: context.image(f"resize-{disk}.img") for disk in ("sda", "vda")}
+    disks = [guestrun.Disk(images["sda"], bus="ide", options=("id=sda",)), guestrun.Disk(images["vda"], options=("id=vda",))]
+    with context.machine(disks, "resize", scenario="resize", extra=("--control", f"unix:{path}")) as machine:
+        machine.expect("sync")
+        control = Control(path)
+        refused = control.refused("block_resize", device="vda", size=1000)
+        context.check("block_resize refuses what is no whole sector", "512" not in refused and refused)
+        for size in (96 * MIB, 32 * MIB):
+            for disk in images:
+                control("block_resize", device=disk, size=size)
+            machine.resume()
+            machine.expect("sync")
+            seen = {e["disk"]: e for e in machine.events if e.kind == "size"}
+            wrong = [f"{disk}: {seen[disk].text}, file {images[disk].stat().st_size}" for disk in images
+                     if seen[disk].number("sectors") != size // 512 or seen[disk].number("last") != 0
+                     or seen[disk].number("beyond") == 0 or images[disk].stat().st_size != size]
+            context.check(f"block_resize to {size // MIB} MiB: both buses show it, and end there", "; ".join(wrong))
+        machine.resume()
+        machine.expect("sync")
+        control("system_powerdown")
+        key = machine.expect("key")
+        context.check("system_powerdown reaches the guest as its power key", (key["code"] != "116") and key.text)
+        status = machine.wait()
+        errors = [e.text for e in machine.events if e.kind == "error"]
+        context.check("and the guest switches itself off", (status or errors) and f"exit status {status}, {errors}; {machine.tail()}")
 
 
 def _moved(control, before, seconds=60):

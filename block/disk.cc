@@ -78,7 +78,7 @@ Result<> Disk::check_modification(const char* operation, uint64_t offset, uint64
   return {};
 }
 
-void Disk::ended_last() {
+void Disk::came_to_rest() {
   for (auto waiter : drainers_) reactor().schedule(waiter);
   drainers_.clear();
 }
@@ -92,12 +92,19 @@ Task<Result<>> Disk::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
   const bool by_node =
       flags.fua && write_cache_in_force_ && node_->facts().supports_fua && !never_flushes(options_.cache);
   auto result = co_await node_->write(offset, buffers, WriteFlags{.fua = by_node});
+  bool owing = completed_owing_flush(result, flags.fua, by_node);
+  while (!result) {
+    const bool again = co_await tries_again(Direction::Write, result);
+    if (!again) break;
+    result = co_await node_->write(offset, buffers, WriteFlags{.fua = by_node});
+    owing = completed_owing_flush(result, flags.fua, by_node);
+  }
   if (result) {
     counters_.write_ops.add();
     counters_.write_bytes.add(buffers.size);
     if (flags.fua) counters_.fua_writes.add();
   }
-  if (completed_owing_flush(result, flags.fua, by_node)) result = co_await flush_for(Reason::Writethrough);
+  if (owing) result = co_await flush_for(Reason::Writethrough);
   co_return counted(std::move(result));
 }
 
@@ -109,8 +116,15 @@ Task<Result<>> Disk::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags fl
   flags.fua = false;
   flags.unmap &= options_.discard;
   auto result = co_await node_->write_zeroes(offset, length, flags);
+  bool owing = completed_owing_flush(result, want_fua, false);
+  while (!result) {
+    const bool again = co_await tries_again(Direction::Write, result);
+    if (!again) break;
+    result = co_await node_->write_zeroes(offset, length, flags);
+    owing = completed_owing_flush(result, want_fua, false);
+  }
   if (result) counters_.zero_ops.add();
-  if (completed_owing_flush(result, want_fua, false)) result = co_await flush_for(Reason::Writethrough);
+  if (owing) result = co_await flush_for(Reason::Writethrough);
   co_return counted(std::move(result));
 }
 
@@ -131,6 +145,12 @@ Task<Result<>> Disk::discard(std::span<const ByteRange> ranges) {
     if (options_.discard) {  // else accepted as the hint it is; nothing changes, so nothing is dirty
       result = co_await node_->discard(range.offset, range.length);
       owing |= completed_owing_flush(result, false, false);
+      while (!result) {
+        const bool again = co_await tries_again(Direction::Write, result);
+        if (!again) break;
+        result = co_await node_->discard(range.offset, range.length);
+        owing |= completed_owing_flush(result, false, false);
+      }
       if (!result) break;
     }
     counters_.discard_ops.add();
@@ -236,14 +256,15 @@ Task<Result<>> Disk::set_write_cache(bool on) {
 Task<void> Disk::drain() {
   struct Drained {
     Disk& disk;
-    bool await_ready() const noexcept { return disk.in_flight_ == 0; }
+    bool await_ready() const noexcept { return disk.at_rest(); }
     void await_suspend(std::coroutine_handle<> handle) { disk.drainers_.push_back(handle); }
     void await_resume() const noexcept {}
   };
-  while (in_flight_ != 0) co_await Drained{*this};
+  while (!at_rest()) co_await Drained{*this};
 }
 
 Task<Result<>> Disk::close() {
+  fail_held();
   co_await drain();
   Result<> first;
   const FlushSequencer& sequencer = node_->sequencer();

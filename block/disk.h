@@ -7,6 +7,7 @@
 // - FUA, by the node where it can, else by a flush;
 // - elision and sharing of flushes, through the node's sequencer (D5), and the refusal of writes after a
 // failed one (D6);
+// - what becomes of the host's errors (rerror=, werror=), with requests that wait for the guest to go on;
 // - counters, and drain.
 //
 // cache=unsafe: no flush reaches the host, the guest is answered as if one had (D9); such flushes count as
@@ -18,6 +19,7 @@
 #include <atomic>
 #include <coroutine>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,6 +28,7 @@
 
 #include "block/cache_mode.h"
 #include "block/counters.h"
+#include "block/error_policy.h"
 #include "block/node.h"
 
 namespace spindle {
@@ -36,7 +39,12 @@ struct DiskOptions {
   bool read_only = false;
   bool discard =
       false;  ///< discard=unmap: guest discards reach the node; otherwise they are accepted and do nothing
+  ErrorPolicy read_errors = ErrorPolicy::Report;
+  ErrorPolicy write_errors = ErrorPolicy::Report;  ///< also of zeroes and discards, never of flushes
 };
+
+/// Whether requests wait, and for what, as QMP's io-status has it.
+enum class IoStatus : uint8_t { Ok, Failed, NoSpace };
 
 /// Bytes of a disk.
 struct ByteRange {
@@ -101,11 +109,23 @@ class Disk {
   /// FEATURES CCh.
   Task<Result<>> revert_write_cache() { return set_write_cache(configured_write_cache()); }
 
-  /// Returns when no request is in flight. New ones may still be started; the caller has stopped their
-  /// source.
+  /// Who stops the guest when a request met an error under the policy to stop. Called on the reactor for each
+  /// such request, which waits from then on; must not wait itself. Without it such errors are reported.
+  /// Before the first request.
+  void set_stop_handler(std::function<void(const Error&)> handler) { on_stop_ = std::move(handler); }
+  /// Requests that wait after an error.
+  uint64_t held() const { return held_.size(); }
+  IoStatus io_status() const;
+  /// The guest goes on: those that wait are tried again, and may come to wait again.
+  void retry_held() { end_held(true); }
+  /// The guest is reset or ends: those that wait end with their errors.
+  void fail_held() { end_held(false); }
+
+  /// Returns when no request is in flight but those that wait after an error. New ones may still be started;
+  /// the caller has stopped their source.
   Task<void> drain();
-  /// drain, flush what was modified and is dirty (as flushes_background), close the node. The first error is
-  /// returned, all steps are done.
+  /// fail_held, drain, flush what was modified and is dirty (as flushes_background), close the node. The
+  /// first error is returned, all steps are done.
   Task<Result<>> close();
 
   void set_mutation(DiskMutation mutation) { mutation_ = mutation; }
@@ -113,6 +133,7 @@ class Disk {
  private:
   enum class Reason : uint8_t { Guest, Writethrough, Toggle, Background };
   class ToggleTurn;
+  class Hold;
 
   // A request between its start and its end, so that drain() knows when all have ended.
   class InFlight {
@@ -121,7 +142,7 @@ class Disk {
     InFlight(InFlight&& other) noexcept : disk_(std::exchange(other.disk_, nullptr)) {}
     InFlight& operator=(InFlight&&) = delete;
     ~InFlight() {
-      if (disk_ && --disk_->in_flight_ == 0) disk_->ended_last();
+      if (disk_) disk_->ended_one();
     }
     Disk& disk() const { return *disk_; }
 
@@ -144,7 +165,18 @@ class Disk {
     if (!result) counters_.errors.add();
     return result;
   }
-  void ended_last();
+  enum class Direction : uint8_t { Read, Write };
+  /// After `result` failed: true if the request is to be carried out once more. Else `result` is what the
+  /// guest is told.
+  Task<bool> tries_again(Direction direction, Result<>& result);
+  Task<Result<>> read_by_policy(uint64_t offset, Buffers buffers);
+  void end_held(bool retry);
+  void ended_one() {
+    --in_flight_;
+    if (at_rest()) came_to_rest();
+  }
+  bool at_rest() const { return in_flight_ == held_.size(); }
+  void came_to_rest();
 
   std::shared_ptr<Node> node_;
   DiskOptions options_;
@@ -156,6 +188,8 @@ class Disk {
   DiskCounters counters_;
   uint64_t in_flight_ = 0;
   std::vector<std::coroutine_handle<>> drainers_;
+  std::vector<Hold*> held_;
+  std::function<void(const Error&)> on_stop_;
   DiskMutation mutation_ = DiskMutation::None;
 };
 
@@ -188,7 +222,9 @@ class [[nodiscard]] Disk::Read {
 
 inline Disk::Read Disk::read(uint64_t offset, Buffers buffers) {
   auto allowed = check_range("read", offset, buffers.size);
-  return {*this, buffers, allowed ? node_->read(offset, buffers) : finished(std::move(allowed))};
+  if (!allowed) return {*this, buffers, finished(std::move(allowed))};
+  if (options_.read_errors != ErrorPolicy::Report) return {*this, buffers, read_by_policy(offset, buffers)};
+  return {*this, buffers, node_->read(offset, buffers)};
 }
 
 }  // namespace spindle

@@ -73,6 +73,21 @@ Result<> set_faults(DiskSpec& spec, const std::string& value) {
   return {};
 }
 
+Result<> set_read_errors(DiskSpec& spec, const std::string& value) {
+  const auto policy = parse_error_policy(value);
+  if (!policy || *policy == ErrorPolicy::StopIfNoSpace)
+    return std::unexpected(bad_option("rerror", value, "report, ignore or stop"));
+  spec.read_errors = *policy;
+  return {};
+}
+
+Result<> set_write_errors(DiskSpec& spec, const std::string& value) {
+  spec.write_errors = parse_error_policy(value);
+  if (!spec.write_errors)
+    return std::unexpected(bad_option("werror", value, "report, ignore, stop or enospc"));
+  return {};
+}
+
 Result<> set_volatile_max(DiskSpec& spec, const std::string& value) {
   const auto bytes = parse_size(value);
   if (!bytes || *bytes < kSmallestVolatile) {
@@ -155,6 +170,8 @@ const std::map<std::string, Setter>& setters() {
          return set_switch(spec.volatile_filter, "volatile", value);
        }},
       {"volatile-max", set_volatile_max},
+      {"rerror", set_read_errors},
+      {"werror", set_write_errors},
   };
   return table;
 }
@@ -269,8 +286,12 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
 }
 
 DiskOptions disk_options(const DiskSpec& spec) {
-  return DiskOptions{
-      .id = spec.id, .cache = spec.cache, .read_only = spec.read_only, .discard = spec.discard};
+  return DiskOptions{.id = spec.id,
+                     .cache = spec.cache,
+                     .read_only = spec.read_only,
+                     .discard = spec.discard,
+                     .read_errors = spec.read_errors,
+                     .write_errors = spec.write_errors.value_or(ErrorPolicy::Report)};
 }
 
 }  // namespace spindle

@@ -27,12 +27,14 @@ struct DiskSpec {
   DiskInterface interface = DiskInterface::Virtio;
   CacheMode cache = CacheMode::Writeback;
   bool read_only = false;
-  bool discard = false;          ///< discard=unmap
-  std::string serial;            ///< empty: the device invents one
-  std::string id;                ///< empty: the monitor invents one
-  std::optional<unsigned> bus;   ///< ide: channel 0 or 1
-  std::optional<unsigned> unit;  ///< ide: drive 0 or 1
-  unsigned queues = 1;           ///< virtio: 1 to 64
+  bool discard = false;                           ///< discard=unmap
+  ErrorPolicy read_errors = ErrorPolicy::Report;  ///< rerror=
+  std::optional<ErrorPolicy> write_errors;        ///< werror=; what it is by default the monitor decides
+  std::string serial;                             ///< empty: the device invents one
+  std::string id;                                 ///< empty: the monitor invents one
+  std::optional<unsigned> bus;                    ///< ide: channel 0 or 1
+  std::optional<unsigned> unit;                   ///< ide: drive 0 or 1
+  unsigned queues = 1;                            ///< virtio: 1 to 64
   LockPolicy locking = LockPolicy::Auto;
   bool flush_elision = true;
   bool drop_cache = true;  ///< start without what the page cache holds of the file (D6)

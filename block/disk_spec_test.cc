@@ -32,6 +32,16 @@ TEST_CASE("spec: defaults") {
   CHECK(spec.flush_elision);
   CHECK(spec.queues == 1);
   CHECK(!spec.volatile_filter);
+  CHECK(spec.read_errors == ErrorPolicy::Report);
+  CHECK(!spec.write_errors);
+}
+
+TEST_CASE("spec: rerror and werror") {
+  const auto options = disk_options(parsed("file=x,rerror=stop,werror=enospc"));
+  CHECK(options.read_errors == ErrorPolicy::Stop);
+  CHECK(options.write_errors == ErrorPolicy::StopIfNoSpace);
+  CHECK(disk_options(parsed("file=x")).write_errors == ErrorPolicy::Report);
+  CHECK(disk_options(parsed("file=x,werror=ignore")).write_errors == ErrorPolicy::Ignore);
 }
 
 TEST_CASE("spec: everything") {
@@ -103,6 +113,8 @@ TEST_CASE("spec: every mistake is one line that names the option and what is all
       {"file=a,queues=4294967297", "queues=", "1 to 64"},
       {"file=a,queues=4,if=ide", "queues=", "if=virtio"},
       {"file=a,queues=1,if=ide", "queues=", "if=virtio"},
+      {"file=a,rerror=enospc", "rerror=enospc", "report, ignore or stop"},
+      {"file=a,werror=panic", "werror=panic", "enospc"},
       {"file=a,discard=on", "discard=on", "unmap or ignore"},
       {"file=a,locking=maybe", "locking=maybe", "auto, on or off"},
       {"file=a,fault=flush:2:EWHAT", "fault=", "EWHAT"},

@@ -69,6 +69,8 @@ TEST_CASE("cli: user errors are one line and status 2") {
   refused(run + "--disk file=x,if=floppy", "floppy");
   refused(run + "--disk file=x,colour=blue", "colour");
   refused(run + "--disk file=x,format=tar", "tar");
+  for (const char* stops : {"werror=stop", "werror=enospc", "rerror=stop"})
+    refused(run + "--disk file=x," + stops, "--control");
   refused(run + "--disk file=x --disk file=y,cache=fast", "--disk file=y,cache=fast");  // which of them
   refused(run + "--disk file=x,if=ide,bus=0,unit=0 --disk file=y,if=ide,bus=0,unit=0",
           "unit 0 has a disk already");

@@ -41,6 +41,18 @@ Result<uint64_t> parse_memory(const std::string& text) {
   return *bytes;
 }
 
+// A guest that was stopped by an error goes on when somebody says so, which takes a control socket. With one,
+// a full host stops the guest, as in QEMU; without, it is told.
+Result<> settle_error_policies(DiskSpec& spec, bool controlled, const std::string& text) {
+  if (!spec.write_errors) spec.write_errors = controlled ? ErrorPolicy::StopIfNoSpace : ErrorPolicy::Report;
+  const bool stops = spec.read_errors == ErrorPolicy::Stop || *spec.write_errors == ErrorPolicy::Stop ||
+                     *spec.write_errors == ErrorPolicy::StopIfNoSpace;
+  if (!stops || controlled) return {};
+  return std::unexpected(Error::invalid(
+      "--disk " + text, "",
+      "rerror= and werror= may stop the guest only with --control, by which it can be told to go on"));
+}
+
 Result<vmm::MachineOptions> machine_options(const RunOptions& given, const FormatRegistry& registry) {
   vmm::MachineOptions options = given.machine;
   options.reboot = !given.no_reboot;
@@ -56,6 +68,7 @@ Result<vmm::MachineOptions> machine_options(const RunOptions& given, const Forma
       spec.error()->operation = "--disk " + text;  // which of them
       return std::unexpected(spec.error());
     }
+    SPINDLE_TRY(settle_error_policies(*spec, !given.control.empty(), text));
     options.disks.push_back(std::move(*spec));
   }
   return options;

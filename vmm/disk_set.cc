@@ -62,6 +62,18 @@ nlohmann::ordered_json counters_json(const DiskCounters& counters) {
   return json;
 }
 
+std::string_view to_string(IoStatus status) {
+  switch (status) {
+    case IoStatus::Ok:
+      return "ok";
+    case IoStatus::Failed:
+      return "failed";
+    case IoStatus::NoSpace:
+      return "nospace";
+  }
+  return "";
+}
+
 /// The rule of DESIGN 4: every reason to flush has exactly one outcome. True of a disk with nothing in
 /// flight.
 bool flushes_balance(const DiskCounters& c) {
@@ -161,6 +173,7 @@ class DiskSet::Devices {
       }
       SPINDLE_TRY(wiring.bus.add(kIdeSlot, *ide_controller));
     }
+    ide_disks.push_back(entry.disk);
     return ide_controller->attach(entry.place.bus, entry.place.unit, entry.disk,
                                   {.serial = entry.spec.serial});
   }
@@ -171,14 +184,23 @@ class DiskSet::Devices {
   }
   /// Looks at every queue, whether its doorbell was rung or not, until none has anything left.
   Task<void> quiesce(Reactor& reactor) {
-    if (ide_controller) co_await ide_controller->drain();
-    for (Virtio& disk : virtio_disks) {
-      do {
+    do {
+      for (Virtio& disk : virtio_disks) {
         for (unsigned queue = 0; queue < disk.device->queue_count(); ++queue) disk.device->notify(queue);
-        co_await reactor.yield();
-        co_await disk.disk->drain();
-      } while (!disk.device->idle());
-    }
+      }
+      co_await reactor.yield();
+      for (Virtio& disk : virtio_disks) co_await disk.disk->drain();
+      for (const auto& disk : ide_disks) co_await disk->drain();
+    } while (!at_rest());
+  }
+  /// Nothing but what waits after an error.
+  bool at_rest() const {
+    uint64_t held = 0;
+    for (const auto& disk : ide_disks) held += disk->held();
+    if (ide_controller && ide_controller->jobs() != held) return false;
+    return std::ranges::all_of(virtio_disks, [](const Virtio& disk) {
+      return disk.device->in_flight() == disk.disk->held() && !disk.device->has_work();
+    });
   }
   /// Tells the guest where its bus has a way to.
   void config_changed(const Disk& disk) {
@@ -194,6 +216,7 @@ class DiskSet::Devices {
   VmDoorbells doorbells;
   std::atomic<unsigned> next_gsi{kGsiMessageFirst};
   std::unique_ptr<ide::PiixIde> ide_controller;
+  std::vector<std::shared_ptr<Disk>> ide_disks;
   std::vector<Virtio> virtio_disks;
 };
 
@@ -231,6 +254,14 @@ Result<std::unique_ptr<DiskSet>> DiskSet::open(std::span<const DiskSpec> specs,
   return set;
 }
 
+void DiskSet::set_stop_handler(std::function<void(std::string)> handler) {
+  for (Entry& entry : entries_) {
+    entry.disk->set_stop_handler([handler, id = entry.place.id](const Error& error) {
+      handler(fmt::format("disk {}: {}", id, error.message()));
+    });
+  }
+}
+
 Result<> DiskSet::plug(const DeviceWiring& wiring) {
   unsigned queues = 0;
   for (const Entry& entry : entries_) queues += entry.spec.queues;
@@ -246,6 +277,7 @@ Result<> DiskSet::plug(const DeviceWiring& wiring) {
 std::vector<Error> DiskSet::settle() {
   std::vector<Error> errors;
   reactor_->call([&]() -> Task<void> {
+    for (Entry& entry : entries_) entry.disk->fail_held();
     if (devices_) co_await devices_->settle();
     for (Entry& entry : entries_) {
       co_await entry.disk->drain();
@@ -260,6 +292,13 @@ void DiskSet::quiesce() {
   reactor_->call([&]() -> Task<void> {
     if (devices_) co_await devices_->quiesce(reactor_->reactor());
     for (Entry& entry : entries_) co_await entry.disk->drain();
+  });
+}
+
+void DiskSet::retry_held() {
+  reactor_->call([&]() -> Task<void> {
+    for (Entry& entry : entries_) entry.disk->retry_held();
+    co_return;
   });
 }
 
@@ -296,6 +335,7 @@ Result<> DiskSet::resize(const std::string& id, uint64_t bytes) {
 std::vector<Error> DiskSet::close() {
   std::vector<Error> errors;
   reactor_->call([&]() -> Task<void> {
+    for (Entry& entry : entries_) entry.disk->fail_held();
     if (devices_) co_await devices_->stop();
     for (Entry& entry : entries_) {
       auto closed = co_await entry.disk->close();
@@ -307,8 +347,12 @@ std::vector<Error> DiskSet::close() {
 
 nlohmann::ordered_json DiskSet::statistics() {
   std::vector<ProtocolCounters> protocols;
+  std::vector<IoStatus> io_status;
   reactor_->call([&]() -> Task<void> {
-    for (const Entry& entry : entries_) protocols.push_back(protocol_counters_below(entry.disk->node()));
+    for (const Entry& entry : entries_) {
+      protocols.push_back(protocol_counters_below(entry.disk->node()));
+      io_status.push_back(entry.disk->io_status());
+    }
     co_return;
   });
   auto list = nlohmann::ordered_json::array();
@@ -324,6 +368,7 @@ nlohmann::ordered_json DiskSet::statistics() {
         {"read_only", entry.disk->read_only()},
         {"cache", to_string(entry.spec.cache)},
         {"write_cache", entry.disk->write_cache()},
+        {"io_status", to_string(io_status[i])},
         {"counters", counters_json(entry.disk->counters())},
         {"flushes_balance", flushes_balance(entry.disk->counters())},
         {"protocol",

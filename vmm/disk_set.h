@@ -5,6 +5,7 @@
 // requests, each disk drains, flushes and closes, and every error is told.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
@@ -53,14 +54,20 @@ class DiskSet {
   DiskSet(const DiskSet&) = delete;
   DiskSet& operator=(const DiskSet&) = delete;
 
+  /// Who stops the guest when a request met an error under rerror= or werror= stop; the line says what
+  /// happened. Any thread; must not wait. Before plug().
+  void set_stop_handler(std::function<void(std::string)> handler);
   /// Makes the devices and plugs them in.
   Result<> plug(const DeviceWiring& wiring);
   /// After the functions were reset (PciBus::reset): waits until no request of before touches guest memory,
   /// and puts the write caches back to their configured modes (D4). Errors of the flush that this may need
   /// are returned.
   std::vector<Error> settle();
-  /// With the vCPUs paused: returns when every request that the guest has handed over was answered.
+  /// With the vCPUs paused: returns when every request that the guest has handed over was answered, or waits
+  /// after an error.
   void quiesce();
+  /// The guest is about to go on: requests that wait after an error are tried again.
+  void retry_held();
   /// D3 from the host's side: what the guest is shown changes with it. NotFound for an unknown id.
   Result<> set_write_cache(const std::string& id, bool on);
   /// With the guest at rest (quiesce). The device tells the guest where its bus can: virtio by a

@@ -96,6 +96,9 @@ Result<> Machine::build(const FormatRegistry& registry, std::vector<std::string>
   auto disks = DiskSet::open(options_.disks, registry, notes);
   if (!disks) return std::unexpected(disks.error());
   disks_ = std::move(*disks);
+  disks_->set_stop_handler([this](std::string error) {
+    post({MachineEvent::Kind::IoError, std::move(error)});
+  });
   SPINDLE_TRY(disks_->plug({.memory = ram_->memory(),
                             .vm = *vm_,
                             .bus = *bus_,
@@ -225,12 +228,22 @@ void Machine::come_to_rest() {
 }
 
 void Machine::stop() {
-  stopped_ = true;
+  if (state_ == RunState::Running) state_ = RunState::Paused;
   come_to_rest();
 }
 
+// The vCPUs are paused since the event came. Several requests may have met the error, each with an event.
+void Machine::stop_for(const std::string& error) {
+  const bool told = state_ == RunState::IoError;
+  state_ = RunState::IoError;
+  come_to_rest();
+  if (!told)
+    say("spindle: the guest is stopped: " + error + "; mend it, then let it go on: `spindle ctl SOCK cont`");
+}
+
 void Machine::cont() {
-  stopped_ = false;
+  state_ = RunState::Running;
+  disks_->retry_held();
   resume_all();
 }
 
@@ -245,7 +258,7 @@ Result<> Machine::resize_disk(const std::string& id, uint64_t bytes) {
 // until it has been dealt with).
 void Machine::resume_all() {
   std::lock_guard lock(events_mutex_);
-  if (stopped_ || std::ranges::any_of(events_, ends_or_resets)) return;
+  if (state_ != RunState::Running || std::ranges::any_of(events_, ends_or_resets)) return;
   for (auto& cpu : cpus_) cpu->resume();
 }
 
@@ -290,6 +303,9 @@ Outcome Machine::react() {
         return {.code = 1, .reason = event.detail};
       case MachineEvent::Kind::Quit:
         return {.code = 0, .reason = event.detail};
+      case MachineEvent::Kind::IoError:
+        stop_for(event.detail);
+        break;
       case MachineEvent::Kind::WriteStatistics:
         if (auto written = write_statistics(std::nullopt); !written)
           say("spindle: statistics: " + written.error()->message());
@@ -316,11 +332,14 @@ Result<> Machine::reset_guest() {
   chipset_->refresh_pins();
   for (size_t i = 0; i < cpus_.size(); ++i) SPINDLE_TRY(cpus_[i]->reset(cpus_at_power_on_[i]));
   SPINDLE_TRY(load_guest());
-  // Requests for a reset that came before this one took effect are of the guest that is no more.
+  // Requests for a reset, and errors, that came before this one took effect are of the guest that is no more.
   {
     std::lock_guard lock(events_mutex_);
-    std::erase_if(events_, [](const MachineEvent& event) { return event.kind == MachineEvent::Kind::Reset; });
+    std::erase_if(events_, [](const MachineEvent& event) {
+      return event.kind == MachineEvent::Kind::Reset || event.kind == MachineEvent::Kind::IoError;
+    });
   }
+  if (state_ == RunState::IoError) state_ = RunState::Paused;  // what had waited has ended
   resume_all();
   return {};
 }

@@ -36,6 +36,7 @@
 #include "vmm/kvm.h"
 #include "vmm/memory.h"
 #include "vmm/pci_bus.h"
+#include "vmm/run_state.h"
 #include "vmm/vcpu.h"
 
 namespace spindle::vmm {
@@ -59,9 +60,9 @@ struct Outcome {
 };
 
 struct MachineEvent {
-  enum class Kind : uint8_t { PowerOff, Reset, Panic, Failure, Quit, WriteStatistics, Call };
+  enum class Kind : uint8_t { PowerOff, Reset, Panic, Failure, Quit, IoError, WriteStatistics, Call };
   Kind kind;
-  std::string detail;                  ///< for Failure and Quit: the reason
+  std::string detail;                  ///< for Failure, Quit and IoError: the reason
   struct MachineCall* call = nullptr;  ///< for Call
 };
 
@@ -99,7 +100,7 @@ class Machine {
   Result<> resize_disk(const std::string& id, uint64_t bytes);
   /// Nothing more than that: what follows is the guest's choice.
   void press_power_button() { chipset_->power_management().press_power_button(); }
-  bool user_wants_running() const { return !stopped_; }
+  RunState run_state() const { return state_; }
   DiskSet& disks() { return *disks_; }
 
  private:
@@ -116,6 +117,7 @@ class Machine {
   static bool ends_or_resets(const MachineEvent& event);
   void pause_all();
   void come_to_rest();
+  void stop_for(const std::string& error);
   void resume_all();
   void on_cpu_event(unsigned cpu, const CpuEvent& event);
   nlohmann::ordered_json statistics();
@@ -133,7 +135,7 @@ class Machine {
   bool ending_ = false;  // no more calls
   std::condition_variable calls_changed_;
 
-  bool stopped_ = false;  // by stop(); only used on the thread of run()
+  RunState state_ = RunState::Running;  // only used on the thread of run()
 
   // In the order in which they depend on each other.
   std::optional<Kvm> kvm_;

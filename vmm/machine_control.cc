@@ -13,8 +13,8 @@ Result<T> MachineControl::call(Work work) {
   return result;
 }
 
-Result<bool> MachineControl::running() {
-  return call<bool>([this]() -> Result<bool> { return machine_.user_wants_running(); });
+Result<RunState> MachineControl::run_state() {
+  return call<RunState>([this]() -> Result<RunState> { return machine_.run_state(); });
 }
 
 Result<> MachineControl::stop() {

@@ -16,7 +16,7 @@ class MachineControl final : public ControlTarget {
  public:
   explicit MachineControl(Machine& machine) : machine_(machine) {}
 
-  Result<bool> running() override;
+  Result<RunState> run_state() override;
   Result<> stop() override;
   Result<> cont() override;
   Result<> system_reset() override;

@@ -84,6 +84,7 @@ class Channel {
 
   /// Returns when no job runs. The caller has stopped the vCPUs.
   Task<void> drain();
+  bool has_job();
 
  private:
   enum class Phase : uint8_t { Idle, AwaitDma, Working, DataIn, DataOut };

@@ -211,6 +211,11 @@ void Channel::finish_job(const Job& job, const Outcome& outcome) {
   drainers_.clear();
 }
 
+bool Channel::has_job() {
+  std::lock_guard lock(mutex_);
+  return job_running_;
+}
+
 Task<void> Channel::drain() {
   struct Idle {
     Channel& channel;

@@ -79,6 +79,12 @@ void PiixIde::reset() {
   for (Channel& channel : channels_) channel.reset();
 }
 
+unsigned PiixIde::jobs() {
+  unsigned running = 0;
+  for (Channel& channel : channels_) running += channel.has_job();
+  return running;
+}
+
 Task<void> PiixIde::drain() {
   for (Channel& channel : channels_) co_await channel.drain();
 }

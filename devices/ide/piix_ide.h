@@ -54,6 +54,8 @@ class PiixIde final : public pci::PciFunction {
   void reset() override;
   /// Returns when no request of any drive is with the reactor.
   Task<void> drain();
+  /// How many requests are with the reactor: one a channel at most.
+  unsigned jobs();
 
  protected:
   void config_changed() override;

@@ -231,9 +231,8 @@ Task<void> VirtioBlk::reset() {
   co_await disk_.revert_write_cache();  // a failure leaves the disk write-through and refusing writes (D6)
 }
 
-bool VirtioBlk::idle() const {
-  return in_flight() == 0 &&
-         std::ranges::none_of(queues_, [](const auto& queue) { return queue->has_work(); });
+bool VirtioBlk::has_work() const {
+  return std::ranges::any_of(queues_, [](const auto& queue) { return queue->has_work(); });
 }
 
 uint64_t VirtioBlk::in_flight() const {

@@ -63,8 +63,8 @@ class VirtioBlk final : public Device {
 
   /// The disk's size or write cache was changed by somebody other than the driver. The reactor.
   void config_changed() { transport_->device_config_changed(); }
-  /// No request is in flight, and none was seen in a queue that is not taken yet. The reactor.
-  bool idle() const;
+  /// A request was seen in a queue that is not taken yet. The reactor.
+  bool has_work() const;
   /// Requests taken and not yet given back.
   uint64_t in_flight() const;
 

@@ -48,9 +48,9 @@ struct Command {
 };
 
 Answer query_status(ControlTarget& target, const Json&) {
-  const auto running = target.running();
-  if (!running) return refuse(running.error()->message());
-  return Json{{"status", *running ? "running" : "paused"}, {"running", *running}};
+  const auto state = target.run_state();
+  if (!state) return refuse(state.error()->message());
+  return Json{{"status", to_string(*state)}, {"running", *state == RunState::Running}};
 }
 
 // QMP's query-block, from our statistics.
@@ -65,6 +65,7 @@ Answer query_block(ControlTarget& target, const Json&) {
                     {"removable", false},
                     {"locked", false},
                     {"bus", disk.at("bus")},
+                    {"io-status", disk.at("io_status")},
                     {"inserted",
                      {{"file", disk.at("file")},
                       {"ro", disk.at("read_only")},

@@ -22,7 +22,7 @@ struct Pretended final : ControlTarget {
     asked = std::move(what);
     return {};
   }
-  Result<bool> running() override { return runs; }
+  Result<RunState> run_state() override { return runs ? RunState::Running : RunState::Paused; }
   Result<> stop() override {
     runs = false;
     return done("stop");
@@ -46,6 +46,7 @@ struct Pretended final : ControlTarget {
                          {"read_only", false},
                          {"cache", "none"},
                          {"write_cache", writeback},
+                         {"io_status", "nospace"},
                          {"counters", counters},
                          {"protocol", {{"fdatasyncs", 2}}}}});
   }
@@ -99,6 +100,7 @@ TEST_CASE("control: disks as QMP shows them") {
   CHECK(disk.at("inserted").at("cache") ==
         Json::parse(R"({"writeback": true, "direct": true, "no-flush": false})"));
   CHECK(disk.at("inserted").at("image").at("virtual-size") == 1 << 20);
+  CHECK(disk.at("io-status") == "nospace");
   const Json stats = ask(target, R"({"execute": "query-blockstats"})").at("return").at(0);
   CHECK(stats.at("stats").at("flush_operations") == 5);
   CHECK(stats.at("protocol").at("fdatasyncs") == 2);

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "block/result.h"
+#include "vmm/run_state.h"
 
 namespace spindle::vmm {
 
@@ -19,9 +20,10 @@ class ControlTarget {
  public:
   virtual ~ControlTarget() = default;
 
-  virtual Result<bool> running() = 0;
+  virtual Result<RunState> run_state() = 0;
   /// Pauses the vCPUs and waits until no disk has a request in flight. Stopping what is stopped does nothing.
   virtual Result<> stop() = 0;
+  /// Requests that wait after an error are tried again.
   virtual Result<> cont() = 0;
   /// Machine reset, as by the guest; with --no-reboot it ends the run. Only asked for here.
   virtual Result<> system_reset() = 0;

@@ -24,7 +24,7 @@ PROGRAMS = ("sg_sat_set_features", "sg_sat_identify", "hdparm", "mkfs.ext4", "bl
 class Images:
     vmlinux: Path
     bzimage: Path
-    initrd: Path       # without a scenario of its own; see with_scenario()
+    initrd: Path       # without a scenario of its own; see with_more()
     blkload: Path      # also of use on the host: `blkload records IMAGE`
 
     def environment(self) -> dict[str, str]:
@@ -70,7 +70,12 @@ def images(flavour: str = "cloud", *, modules=(), programs=(), files=()) -> Imag
     return Images(kernel.vmlinux, kernel.bzimage, image.cached(debkernel.cache_dir()), helper)
 
 
-def with_scenario(initrd: Path, script: str, output: Path) -> Path:
-    """A copy of the initramfs that runs `script` (shell text, lib.sh is sourced already)."""
-    output.write_bytes(initrd.read_bytes() + initramfs.Initramfs().data("/scenario", script).build())
+def with_more(initrd: Path, output: Path, *, script: str = "", programs=()) -> Path:
+    """A copy of the initramfs that runs `script` (shell text, lib.sh is sourced already), and has more host programs."""
+    more = initramfs.Initramfs()
+    if script:
+        more.data("/scenario", script)
+    for program in programs:
+        more.program(program)
+    output.write_bytes(initrd.read_bytes() + more.build())
     return output

@@ -131,10 +131,11 @@ class Machine:
     def __init__(self, images: guestimage.Images, disks: list[Disk], *, directory: str | Path, scenario: str = "",
                  script: str = "", parameters: dict[str, object] | None = None, append: str = "", cpus: int = 1,
                  memory: str = "512M", kernel: Path | None = None, backend: str = "spindle", extra: tuple[str, ...] = (),
-                 timeout: float = 120, name: str = "guest", meant_to_die: bool = False):
+                 programs: tuple[str, ...] = (), timeout: float = 120, name: str = "guest", meant_to_die: bool = False):
         """Starts at once; ends with the thread that starts it at the latest.
 
         `scenario` names a file of guest/scenarios, or `script` is the text of one.
+        `programs` of the host come on top of those every guest has.
         `parameters` become NAME=VALUE for the scenario. `timeout` (seconds) is for every wait that names none.
         `meant_to_die`: a panic or a triple fault is what the scenario is for. In `directory` are left NAME.console, NAME.stderr and NAME.stats.json. `kernel` defaults to the vmlinux.
         """
@@ -146,8 +147,8 @@ class Machine:
         self.meant_to_die = meant_to_die
         _started.append(self)
         initrd = images.initrd
-        if script:
-            initrd = guestimage.with_scenario(initrd, script, self.directory / f"{name}.initrd")
+        if script or programs:
+            initrd = guestimage.with_more(initrd, self.directory / f"{name}.initrd", script=script, programs=programs)
         words = [COMMAND_LINE, f"scenario={scenario}" if scenario else ""]
         words += [f"{k}={v}" for k, v in (parameters or {}).items()] + [append]
         command_line = " ".join(w for w in words if w)

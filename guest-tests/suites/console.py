@@ -114,8 +114,8 @@ def _deaf_guest(context):
 
 def _broken_pipes(context):
     image, count = context.image("console-pipes.img"), 64
-    initrd = guestimage.with_scenario(context.images.initrd, f"wait_disks vda; emit ready; read -r _; blkload ack vda --count {count}",
-                                      context.directory / "console-pipes.initrd")
+    initrd = guestimage.with_more(context.images.initrd, context.directory / "console-pipes.initrd",
+                                  script=f"wait_disks vda; emit ready; read -r _; blkload ack vda --count {count}")
     command = [guestrun.spindle_binary(), "run", "--kernel", context.images.vmlinux, "--initrd", initrd, "--append",
                guestrun.COMMAND_LINE, "--disk", f"file={image},cache=writeback"]
     with subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -118,8 +118,13 @@ class Disk {
   IoStatus io_status() const;
   /// The guest goes on: those that wait are tried again, and may come to wait again.
   void retry_held() { end_held(true); }
-  /// The guest is reset or ends: those that wait end with their errors.
-  void fail_held() { end_held(false); }
+  /// The guest is reset or ends: those that wait end with their errors, and errors are reported, until
+  /// hold_errors().
+  void fail_held() {
+    holds_errors_ = false;
+    end_held(false);
+  }
+  void hold_errors() { holds_errors_ = true; }
 
   /// Returns when no request is in flight but those that wait after an error. New ones may still be started;
   /// the caller has stopped their source.
@@ -189,6 +194,7 @@ class Disk {
   uint64_t in_flight_ = 0;
   std::vector<std::coroutine_handle<>> drainers_;
   std::vector<Hold*> held_;
+  bool holds_errors_ = true;
   std::function<void(const Error&)> on_stop_;
   DiskMutation mutation_ = DiskMutation::None;
 };

@@ -46,7 +46,7 @@ Task<bool> Disk::tries_again(Direction direction, Result<>& result) {
       result = {};
       co_return false;
     case ErrorAction::Stop:
-      if (!on_stop_) co_return false;  // nobody could let the guest go on
+      if (!on_stop_ || !holds_errors_) co_return false;  // nobody would let it go on
       if (const bool again = co_await Hold(*this, *result.error()); !again || flush_failed()) co_return false;
       counters_.errors.add();  // else the caller counts it
       co_return true;

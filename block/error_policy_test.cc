@@ -43,10 +43,10 @@ struct Bench {
     return disk.write(0, Buffers(std::span(&part, 1)), WriteFlags{.fua = fua});
   }
   bool drained() {
-    bool done = false;
-    spawn(disk.drain(), [&] { done = true; });
+    auto done = std::make_shared<bool>(false);  // it may end later
+    spawn(disk.drain(), [done] { *done = true; });
     test::settle(*reactor);
-    return done;
+    return *done;
   }
   void retry() {
     disk.retry_held();
@@ -125,6 +125,27 @@ TEST_CASE("all kinds of requests wait, and end with their errors when the guest 
     CHECK(succeeded(bench.start(bench.disk.close())));
     CHECK(failed_with(third) == EIO);
   }
+}
+
+TEST_CASE("while the guest is reset or ends nothing comes to wait, however late the error") {
+  Bench bench("write:1:EIO;write:2:EIO:hold;write:3:EIO", ErrorPolicy::Report, ErrorPolicy::Stop);
+  auto waiting = bench.start(bench.write());
+  auto late = bench.start(bench.write());
+  CHECK(bench.disk.held() == 1);
+  CHECK_FALSE(bench.drained());
+  bench.disk.fail_held();
+  test::settle(*bench.reactor);
+  CHECK(failed_with(waiting) == EIO);
+  bench.node->release_all();
+  test::settle(*bench.reactor);
+  CHECK(failed_with(late) == EIO);
+  CHECK(bench.drained());
+  CHECK(bench.stops == 1);
+  bench.disk.hold_errors();  // the guest that comes after
+  auto next = bench.start(bench.write());
+  CHECK(bench.disk.held() == 1);
+  bench.retry();
+  CHECK(succeeded(next));
 }
 
 TEST_CASE("D2: a write that was tried again is flushed like any other") {

@@ -281,6 +281,7 @@ std::vector<Error> DiskSet::settle() {
     if (devices_) co_await devices_->settle();
     for (Entry& entry : entries_) {
       co_await entry.disk->drain();
+      entry.disk->hold_errors();
       auto reverted = co_await entry.disk->revert_write_cache();
       if (!reverted) errors.push_back(std::move(*reverted.error()));
     }

@@ -6,6 +6,7 @@
 
 #include "block/disk.h"
 #include "block/filters/null_node.h"
+#include "block/filters/throttle_node.h"
 
 namespace spindle::bench {
 namespace {
@@ -56,6 +57,25 @@ void disk_write(benchmark::State& state, CacheMode cache) {
 }
 BENCHMARK_CAPTURE(disk_write, write_back, CacheMode::Writeback);
 BENCHMARK_CAPTURE(disk_write, write_through, CacheMode::Writethrough);
+
+// What every disk pays for a throttle that limits nothing: the same with and without one.
+void disk_read(benchmark::State& state, bool throttle) {
+  NullDisk bench(CacheMode::Writeback);
+  std::shared_ptr<Node> top = bench.node;
+  if (throttle) top = std::make_shared<ThrottleNode>(top, ThrottleLimits{});
+  Disk disk(top, {.id = "bench"});
+  for (auto _ : state) {
+    bench.reactor->wait([](NullDisk& b, Disk& d) -> Task<void> {
+      for (int i = 0; i < kBatch; ++i) {
+        auto result = co_await d.read(4096, Buffers(std::span(&b.part, 1)));
+        benchmark::DoNotOptimize(result);
+      }
+    }(bench, disk));
+  }
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations()) * kBatch);
+}
+BENCHMARK_CAPTURE(disk_read, bare, false);
+BENCHMARK_CAPTURE(disk_read, unlimited_throttle, true);
 
 void BM_ElidedFlush(benchmark::State& state) {
   NullDisk bench(CacheMode::Writeback);

@@ -260,6 +260,7 @@ Task<void> Disk::drain() {
     void await_suspend(std::coroutine_handle<> handle) { disk.drainers_.push_back(handle); }
     void await_resume() const noexcept {}
   };
+  const DrainSection drained(*node_);
   while (!at_rest()) co_await Drained{*this};
 }
 

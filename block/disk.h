@@ -126,8 +126,8 @@ class Disk {
   }
   void hold_errors() { holds_errors_ = true; }
 
-  /// Returns when no request is in flight but those that wait after an error. New ones may still be started;
-  /// the caller has stopped their source.
+  /// Returns when no request is in flight but those that wait after an error; none waits for throttling
+  /// meanwhile. New ones may still be started; the caller has stopped their source.
   Task<void> drain();
   /// fail_held, drain, flush what was modified and is dirty (as flushes_background), close the node. The
   /// first error is returned, all steps are done.

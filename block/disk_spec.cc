@@ -17,6 +17,7 @@ constexpr std::size_t kLongestSerial = 20;  // ATA and virtio alike
 constexpr std::size_t kLongestId = 64;
 constexpr uint64_t kSmallestVolatile = 64 << 10;
 constexpr unsigned kMostQueues = 64;
+constexpr std::string_view kThrottlingPrefix = "throttling.";
 
 using Setter = std::function<Result<>(DiskSpec&, const std::string& value)>;
 
@@ -184,7 +185,24 @@ std::string known_keys(const Format& format) {
   std::string list;
   for (const auto& [key, setter] : setters()) list += (list.empty() ? "" : ", ") + key;
   for (const auto& key : format.option_keys) list += ", " + key;
-  return list;
+  return list + fmt::format(", {}...", kThrottlingPrefix);
+}
+
+Result<> set_throttling(DiskSpec& spec, const std::string& key, const std::string& value) {
+  std::string known;
+  for (const ThrottleField& field : throttle_fields(spec.throttling, ThrottleSpelling::DiskOption)) {
+    known += (known.empty() ? "" : ", ") + field.name;
+    if (field.name != key) continue;
+    const auto number = field.bytes ? parse_size(value) : parse_number(value);
+    if (!number) {
+      return std::unexpected(bad_option(
+          key, value, field.bytes ? "a number of bytes, or one with a suffix k, M, G or T" : "a number"));
+    }
+    *field.value = *number;
+    return {};
+  }
+  return std::unexpected(
+      spec_error(fmt::format("{}={}: there is no option {}; there are {}", key, value, key, known)));
 }
 
 // size= and read-zeroes= belong to null-co:// when that is the file.
@@ -258,6 +276,8 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
   for (const auto& [key, value] : items) {
     if (const auto setter = setters().find(key); setter != setters().end()) {
       SPINDLE_TRY(setter->second(spec, *value));
+    } else if (key.starts_with(kThrottlingPrefix)) {
+      SPINDLE_TRY(set_throttling(spec, key, *value));
     } else if (null_file && (key == "size" || key == "read-zeroes")) {
       SPINDLE_TRY(set_null_option(spec, key, *value));
     } else if (std::find(format->option_keys.begin(), format->option_keys.end(), key) !=
@@ -282,6 +302,7 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
   if (seen.contains("volatile-max") && !spec.volatile_filter) {
     return std::unexpected(spec_error("volatile-max= means nothing without volatile=on"));
   }
+  SPINDLE_TRY(check_throttle_limits(spec.throttling, ThrottleSpelling::DiskOption));
   return spec;
 }
 

@@ -14,6 +14,7 @@
 #include "block/cache_mode.h"
 #include "block/disk.h"
 #include "block/filters/fault_rule.h"
+#include "block/filters/throttle_limits.h"
 #include "block/format_registry.h"
 #include "block/protocols/file_lock.h"
 
@@ -43,7 +44,8 @@ struct DiskSpec {
   uint64_t volatile_max = 256ull << 20;
   FormatOptions format_options;       ///< what the format declared and the user gave
   std::optional<uint64_t> null_size;  ///< size= of null-co://
-  bool null_read_zeroes = true;       ///< read-zeroes= of null-co://
+  ThrottleLimits throttling;
+  bool null_read_zeroes = true;  ///< read-zeroes= of null-co://
 };
 
 /// Parses "file=F,format=raw,...". The registry says which formats there are and which options they add.

@@ -68,6 +68,19 @@ TEST_CASE("spec: everything") {
   CHECK(options.discard);
 }
 
+TEST_CASE("spec: throttling by QEMU's names") {
+  const auto spec = parsed(
+      "file=x,throttling.bps-total=10M,throttling.bps-total-max=20971520,throttling.bps-total-max-length=5,"
+      "throttling.iops-read=100,throttling.iops-write=50,throttling.iops-write-max=60,throttling.iops-size="
+      "4k");
+  CHECK(spec.throttling.rate(ThrottleKind::BpsTotal) ==
+        ThrottleRate{.average = 10 << 20, .max = 20 << 20, .max_length = 5});
+  CHECK(spec.throttling.rate(ThrottleKind::IopsRead) == ThrottleRate{.average = 100});
+  CHECK(spec.throttling.rate(ThrottleKind::IopsWrite) == ThrottleRate{.average = 50, .max = 60});
+  CHECK(spec.throttling.iops_size == 4096);
+  CHECK(parsed("file=x").throttling == ThrottleLimits{});
+}
+
 TEST_CASE("spec: queues of a virtio disk") {
   CHECK(parsed("file=x,queues=1").queues == 1);
   CHECK(parsed("queues=64,if=virtio,file=x").queues == 64);
@@ -120,6 +133,19 @@ TEST_CASE("spec: every mistake is one line that names the option and what is all
       {"file=a,fault=flush:2:EWHAT", "fault=", "EWHAT"},
       {"file=a,volatile=on,volatile-max=1", "volatile-max=1", "64k"},
       {"file=a,volatile-max=1M", "volatile-max", "volatile=on"},
+      {"file=a,throttling.iops=5", "throttling.iops=5", "throttling.iops-total"},
+      {"file=a,throttling.iops-total=1k", "throttling.iops-total=1k", "a number"},
+      {"file=a,throttling.bps-total=-1", "throttling.bps-total=-1", "a number of bytes"},
+      {"file=a,throttling.bps-total=1E", "throttling.bps-total=", "at most 1000000000000000"},
+      {"file=a,throttling.bps-total=5,throttling.bps-read=6", "throttling.bps-total", "throttling.bps-read"},
+      {"file=a,throttling.iops-total-max=5", "throttling.iops-total-max", "needs throttling.iops-total "},
+      {"file=a,throttling.iops-read=9,throttling.iops-read-max=5", "throttling.iops-read-max=5", "lower"},
+      {"file=a,throttling.iops-read=9,throttling.iops-read-max-length=0", "max-length=0", "1 or more"},
+      {"file=a,throttling.iops-read=9,throttling.iops-read-max-length=2", "max-length",
+       "throttling.iops-read-max "},
+      {"file=a,throttling.bps-read=1T,throttling.bps-read-max=1T,throttling.bps-read-max-length=1000000",
+       "max-length=1000000", "too long"},
+      {"file=a,throttling.iops-size=4k", "throttling.iops-size", "throttling.iops-total"},
       {"file=null-co://,size=x", "size=x", "a size"},
       {"file=null-co://disk", "null-co://", "size="},
       {"file=nbd://host/x", "nbd", "file:"},

@@ -4,6 +4,7 @@
 
 #include "block/filters/fault_node.h"
 #include "block/filters/null_node.h"
+#include "block/filters/throttle_node.h"
 #include "block/filters/volatile_node.h"
 #include "block/protocols/file_name.h"
 #include "block/protocols/file_node.h"
@@ -88,8 +89,9 @@ Task<Result<std::shared_ptr<Node>>> open_graph(Reactor& reactor, const DiskSpec&
     static_cast<void>(co_await (*top)->close());
     co_return std::unexpected(std::move(sized.error()));
   }
-  (*top)->sequencer().set_elision(spec.flush_elision);
-  co_return top;
+  std::shared_ptr<Node> throttle = std::make_shared<ThrottleNode>(std::move(*top), spec.throttling);
+  throttle->sequencer().set_elision(spec.flush_elision);
+  co_return throttle;
 }
 
 ProtocolCounters protocol_counters_below(const Node& top) {

@@ -27,6 +27,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "block/flush_sequencer.h"
 #include "block/io/reactor.h"
@@ -119,6 +120,15 @@ class Node {
     if (Node* below = child()) below->abandon();
   }
 
+  /// Somebody waits until all requests have ended: from here to the matching end_drain() a filter lets go on
+  /// what it holds back for reasons of its own. May be nested. Use DrainSection. Passed down.
+  virtual void begin_drain() {
+    if (Node* below = child()) below->begin_drain();
+  }
+  virtual void end_drain() {
+    if (Node* below = child()) below->end_drain();
+  }
+
   /// The next node down, or null for a protocol. For printing the graph and adding up protocol counters.
   virtual Node* child() const { return nullptr; }
   virtual const ProtocolCounters* protocol_counters() const { return nullptr; }
@@ -143,6 +153,20 @@ class Node {
 
   Reactor& reactor_;
   FlushSequencer sequencer_;
+};
+
+/// While one exists, the graph under `top` holds no request back that it could let go (Node::begin_drain).
+class DrainSection {
+ public:
+  explicit DrainSection(Node& top) : top_(&top) { top.begin_drain(); }
+  DrainSection(DrainSection&& other) noexcept : top_(std::exchange(other.top_, nullptr)) {}
+  DrainSection& operator=(DrainSection&&) = delete;
+  ~DrainSection() {
+    if (top_) top_->end_drain();
+  }
+
+ private:
+  Node* top_;
 };
 
 }  // namespace spindle

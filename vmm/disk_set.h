@@ -70,6 +70,8 @@ class DiskSet {
   void retry_held();
   /// D3 from the host's side: what the guest is shown changes with it. NotFound for an unknown id.
   Result<> set_write_cache(const std::string& id, bool on);
+  /// Checked limits, from now on. NotFound for an unknown id.
+  Result<> set_throttle(const std::string& id, const ThrottleLimits& limits);
   /// With the guest at rest (quiesce). The device tells the guest where its bus can: virtio by a
   /// configuration change interrupt; IDE has no such notice and shows it in the next IDENTIFY DEVICE.
   /// NotFound for an unknown id.
@@ -89,6 +91,9 @@ class DiskSet {
   };
   DiskSet();
   Result<Entry*> find(const std::string& id, const char* operation);
+  /// Lifts the limits of all disks for as long as they exist: nobody waits for those while all are waited
+  /// for.
+  std::vector<DrainSection> drain_sections();
   Task<Result<std::shared_ptr<Disk>>> open_one(DiskSpec spec, std::string id, const FormatRegistry& registry,
                                                std::vector<std::string>& warnings);
 

@@ -50,6 +50,10 @@ Result<> MachineControl::set_write_cache(const std::string& disk, bool on) {
   return call<void>([&]() -> Result<> { return machine_.disks().set_write_cache(disk, on); });
 }
 
+Result<> MachineControl::set_throttle(const std::string& disk, const ThrottleLimits& limits) {
+  return call<void>([&]() -> Result<> { return machine_.disks().set_throttle(disk, limits); });
+}
+
 Result<> MachineControl::resize(const std::string& disk, uint64_t bytes) {
   return call<void>([&]() -> Result<> { return machine_.resize_disk(disk, bytes); });
 }

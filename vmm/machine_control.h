@@ -23,6 +23,7 @@ class MachineControl final : public ControlTarget {
   Result<> quit() override;
   Result<nlohmann::ordered_json> disks() override;
   Result<> set_write_cache(const std::string& disk, bool on) override;
+  Result<> set_throttle(const std::string& disk, const ThrottleLimits& limits) override;
   Result<> resize(const std::string& disk, uint64_t bytes) override;
   Result<> system_powerdown() override;
 

@@ -36,6 +36,23 @@ struct Reactor::Watch final : Reactor::Completion {
   }
 };
 
+// One setting of a timer. It stays allocated until the kernel has answered, even when it was taken back.
+struct Reactor::Timer::Shot final : Reactor::Completion {
+  Reactor& reactor;
+  Timer* timer;  // null: taken back
+  __kernel_timespec after{};
+
+  Shot(Reactor& r, Timer* t) : reactor(r), timer(t) {}
+
+  void complete(int, unsigned) override {
+    Timer* const due = timer;
+    std::erase_if(reactor.shots_, [this](const auto& shot) { return shot.get() == this; });
+    if (!due) return;
+    due->shot_ = nullptr;
+    due->handler_();
+  }
+};
+
 Result<std::unique_ptr<Reactor>> Reactor::create(unsigned entries) {
   const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd < 0) return std::unexpected(Error::from_errno(errno, "eventfd", ""));
@@ -217,6 +234,30 @@ Task<void> Reactor::sleep(std::chrono::nanoseconds duration) {
   spec.tv_sec = duration.count() / 1'000'000'000;
   spec.tv_nsec = duration.count() % 1'000'000'000;
   co_await submit([&spec](io_uring_sqe* sqe) { io_uring_prep_timeout(sqe, &spec, 0, 0); });
+}
+
+Reactor::Timer::Timer(Reactor& reactor, std::function<void()> handler)
+    : reactor_(reactor), handler_(std::move(handler)) {}
+
+void Reactor::Timer::set(std::chrono::nanoseconds duration) {
+  clear();
+  shot_ = reactor_.shots_.emplace_back(std::make_unique<Shot>(reactor_, this)).get();
+  const int64_t nanoseconds = std::max<int64_t>(duration.count(), 0);
+  shot_->after.tv_sec = nanoseconds / 1'000'000'000;
+  shot_->after.tv_nsec = nanoseconds % 1'000'000'000;
+  io_uring_sqe* sqe = reactor_.next_sqe();
+  io_uring_prep_timeout(sqe, &shot_->after, 0, 0);
+  io_uring_sqe_set_data(sqe, static_cast<Completion*>(shot_));
+  ++reactor_.in_flight_;
+}
+
+void Reactor::Timer::clear() {
+  if (!shot_) return;
+  shot_->timer = nullptr;
+  io_uring_sqe* sqe = reactor_.next_sqe();
+  io_uring_prep_timeout_remove(sqe, reinterpret_cast<uint64_t>(static_cast<Completion*>(shot_)), 0);
+  io_uring_sqe_set_data(sqe, nullptr);
+  shot_ = nullptr;
 }
 
 void Reactor::start_watch(Watch& watch) {

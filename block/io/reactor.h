@@ -122,6 +122,28 @@ class Reactor {
   /// co_await reactor.sleep(duration). Not exact; never early.
   Task<void> sleep(std::chrono::nanoseconds duration);
 
+  /// A deadline that can be moved or taken back, unlike a sleep. Calls its handler once for each set(), on
+  /// the loop. Goes away before the reactor does, on its thread or while nothing is pending.
+  class Timer {
+   public:
+    Timer(Reactor& reactor, std::function<void()> handler);
+    ~Timer() { clear(); }
+    Timer(const Timer&) = delete;
+    Timer& operator=(const Timer&) = delete;
+
+    /// After `duration`, never earlier; replaces what was set.
+    void set(std::chrono::nanoseconds duration);
+    void clear();
+    bool pending() const { return shot_ != nullptr; }
+
+   private:
+    friend class Reactor;
+    struct Shot;
+    Reactor& reactor_;
+    std::function<void()> handler_;
+    Shot* shot_ = nullptr;
+  };
+
   /// Calls `handler` on the loop each time the eventfd `fd` was signalled (its counter is read and reset
   /// first). The caller keeps `fd` open until unwatch() has returned.
   void watch(int fd, std::function<void()> handler);
@@ -139,6 +161,7 @@ class Reactor {
 
  private:
   struct Watch;
+  friend struct Timer::Shot;
   explicit Reactor(int wake_fd);
   void run_batch();
   void submit(bool wait);
@@ -162,6 +185,7 @@ class Reactor {
   std::vector<BatchHook*> hooks_;
   std::vector<BatchHook*> hooks_running_;
   std::vector<std::unique_ptr<Watch>> watches_;
+  std::vector<std::unique_ptr<Timer::Shot>> shots_;
   struct Taken {
     Completion* completion;
     int result;

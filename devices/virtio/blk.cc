@@ -208,6 +208,7 @@ std::string_view VirtioBlk::start_queue(unsigned queue, const QueueLayout& layou
 
 Task<void> VirtioBlk::reset_queue(unsigned queue) {
   queues_[queue]->halt();
+  const DrainSection drained(disk_.node());
   co_await queues_[queue]->idle();
 }
 
@@ -222,6 +223,7 @@ Task<Result<>> VirtioBlk::write_config(uint64_t offset, std::span<const uint8_t>
 
 Task<void> VirtioBlk::stop() {
   for (auto& queue : queues_) queue->halt();
+  const DrainSection drained(disk_.node());
   for (auto& queue : queues_) co_await queue->idle();
 }
 

@@ -50,6 +50,7 @@ def run(context):
         control = Control(path)
         _stop_and_cont(context, control)
         _write_cache(context, control)
+        _throttle(context, control)
         _command_line(context, path)
         control("system_reset")
         machine.expect("boot")
@@ -135,6 +136,31 @@ def _write_cache(context, control):
             wrong.append(f"{device} does not flush after its writes: {c}")
         control("block_set_write_cache", device=device, writeback=True)
     context.check("block_set_write_cache makes each bus write through and back", "; ".join(wrong))
+
+
+def _throttle(context, control):
+    """Limits of hours between requests: a stop and the machine's reset must not wait for them."""
+    none = {name: 0 for name in ("bps", "bps_rd", "bps_wr", "iops", "iops_rd", "iops_wr")}
+    wrong = []
+    for device in ("sda", "vda"):
+        control("block_set_io_throttle", device=device, **{**none, "bps_wr": 1, "bps_wr_max": 2})
+        shown = {d["device"]: d["inserted"] for d in control("query-block")}[device]
+        if (shown["bps_wr"], shown["bps_wr_max"], shown["iops"]) != (1, 2, 0):
+            wrong.append(f"{device} shows {shown}")
+    control("stop")
+    control("cont")
+    # What waited when it was stopped has passed, and a first write may pass; each more takes minutes.
+    few = {disk: {"write_ops": c["write_ops"] + 4} for disk, c in control.counters().items()}
+    if _moved(control, few, seconds=5):
+        wrong.append("the guest writes on as if there were no limits")
+    for device in ("sda", "vda"):
+        control("block_set_io_throttle", device=device, **none)
+    if not _moved(control, control.counters()):
+        wrong.append("the guest writes no more after the limits are gone")
+    for device in ("sda", "vda"):
+        control("block_set_io_throttle", device=device, **{**none, "bps_wr": 1})
+    context.check("block_set_io_throttle slows each bus to a stop, and stop, cont and reset do not wait for it",
+                  "; ".join(wrong))
 
 
 def _command_line(context, path):

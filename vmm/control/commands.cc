@@ -60,24 +60,26 @@ Answer query_block(ControlTarget& target, const Json&) {
   Json list = Json::array();
   for (const Json& disk : *disks) {
     const auto cache = disk.at("cache").get<std::string>();
-    list.push_back({{"device", disk.at("id")},
-                    {"type", "hd"},
-                    {"removable", false},
-                    {"locked", false},
-                    {"bus", disk.at("bus")},
-                    {"io-status", disk.at("io_status")},
-                    {"inserted",
-                     {{"file", disk.at("file")},
-                      {"ro", disk.at("read_only")},
-                      {"drv", disk.at("format")},
-                      {"cache",
-                       {{"writeback", disk.at("write_cache")},
-                        {"direct", cache == "none" || cache == "directsync"},
-                        {"no-flush", cache == "unsafe"}}},
-                      {"image",
-                       {{"filename", disk.at("file")},
-                        {"format", disk.at("format")},
-                        {"virtual-size", disk.at("size")}}}}}});
+    Json shown{{"device", disk.at("id")},
+               {"type", "hd"},
+               {"removable", false},
+               {"locked", false},
+               {"bus", disk.at("bus")},
+               {"io-status", disk.at("io_status")},
+               {"inserted",
+                {{"file", disk.at("file")},
+                 {"ro", disk.at("read_only")},
+                 {"drv", disk.at("format")},
+                 {"cache",
+                  {{"writeback", disk.at("write_cache")},
+                   {"direct", cache == "none" || cache == "directsync"},
+                   {"no-flush", cache == "unsafe"}}},
+                 {"image",
+                  {{"filename", disk.at("file")},
+                   {"format", disk.at("format")},
+                   {"virtual-size", disk.at("size")}}}}}};
+    shown.at("inserted").update(disk.at("throttling"));
+    list.push_back(std::move(shown));
   }
   return list;
 }
@@ -126,6 +128,15 @@ Answer block_resize(ControlTarget& target, const Json& arguments) {
   return nothing(
       target.resize(arguments.at("device").get<std::string>(), arguments.at("size").get<uint64_t>()));
 }
+// Unlike the others it may leave most of its arguments out; what is left out is unset, as QMP has it.
+Answer block_set_io_throttle(ControlTarget& target, const Json& arguments) {
+  ThrottleLimits limits;
+  for (const ThrottleField& field : throttle_fields(limits, ThrottleSpelling::Qmp)) {
+    if (arguments.contains(field.name)) *field.value = arguments.at(field.name).get<uint64_t>();
+  }
+  if (const auto good = check_throttle_limits(limits, ThrottleSpelling::Qmp); !good) return nothing(good);
+  return nothing(target.set_throttle(arguments.at("device").get<std::string>(), limits));
+}
 Answer query_version(ControlTarget&, const Json&) {
   return Json{{"package", "spindle"}};
 }
@@ -136,10 +147,32 @@ Answer capabilities(ControlTarget&, const Json&) {
 Answer query_commands(ControlTarget&, const Json&);
 
 constexpr Parameter kResizeParameters[] = {{"device", Type::String}, {"size", Type::Size}};
+constexpr bool kOptional = false;
+constexpr Parameter kThrottleParameters[] = {{"device", Type::String},
+                                             {"bps", Type::Size},
+                                             {"bps_rd", Type::Size},
+                                             {"bps_wr", Type::Size},
+                                             {"iops", Type::Size},
+                                             {"iops_rd", Type::Size},
+                                             {"iops_wr", Type::Size},
+                                             {"bps_max", Type::Size, kOptional},
+                                             {"bps_rd_max", Type::Size, kOptional},
+                                             {"bps_wr_max", Type::Size, kOptional},
+                                             {"iops_max", Type::Size, kOptional},
+                                             {"iops_rd_max", Type::Size, kOptional},
+                                             {"iops_wr_max", Type::Size, kOptional},
+                                             {"bps_max_length", Type::Size, kOptional},
+                                             {"bps_rd_max_length", Type::Size, kOptional},
+                                             {"bps_wr_max_length", Type::Size, kOptional},
+                                             {"iops_max_length", Type::Size, kOptional},
+                                             {"iops_rd_max_length", Type::Size, kOptional},
+                                             {"iops_wr_max_length", Type::Size, kOptional},
+                                             {"iops_size", Type::Size, kOptional}};
 constexpr Parameter kWriteCacheParameters[] = {{"device", Type::String}, {"writeback", Type::Boolean}};
 
 constexpr std::array kCommands = {
     Command{"block_resize", kResizeParameters, block_resize},
+    Command{"block_set_io_throttle", kThrottleParameters, block_set_io_throttle},
     Command{"block_set_write_cache", kWriteCacheParameters, block_set_write_cache},
     Command{"cont", {}, cont},
     Command{"qmp_capabilities", {}, capabilities},

@@ -16,6 +16,7 @@ struct Pretended final : ControlTarget {
   bool writeback = true;
   std::string asked;  // the last thing done to it
   bool ending = false;
+  ThrottleLimits throttling;
 
   Result<> done(std::string what) {
     if (ending) return std::unexpected(Error{.operation = "control", .detail = "the machine is ending"});
@@ -47,6 +48,7 @@ struct Pretended final : ControlTarget {
                          {"cache", "none"},
                          {"write_cache", writeback},
                          {"io_status", "nospace"},
+                         {"throttling", {{"bps", 0}, {"iops", 100}, {"iops_max", 200}}},
                          {"counters", counters},
                          {"protocol", {{"fdatasyncs", 2}}}}});
   }
@@ -55,6 +57,12 @@ struct Pretended final : ControlTarget {
       return std::unexpected(Error{.kind = ErrorKind::NotFound, .operation = "write cache", .node = disk});
     writeback = on;
     return done("set_write_cache");
+  }
+  Result<> set_throttle(const std::string& disk, const ThrottleLimits& limits) override {
+    if (disk != "virtio0")
+      return std::unexpected(Error{.kind = ErrorKind::NotFound, .operation = "throttle", .node = disk});
+    throttling = limits;
+    return done("set_throttle");
   }
   Result<> resize(const std::string& disk, uint64_t bytes) override {
     if (disk != "virtio0")
@@ -129,6 +137,43 @@ TEST_CASE("control: a size is a number of bytes and nothing else") {
     CHECK(error_of(resize(wrong)) == "Invalid parameter type for 'size', expected: integer, 0 or more");
     CHECK(target.asked.empty());
   }
+}
+
+TEST_CASE("control: throttling takes all of QMP's numbers, and says which do not go together") {
+  Pretended target;
+  const auto throttle = [&](std::string_view more, std::string_view device = "virtio0") {
+    return ask(target, fmt::format(R"({{"execute": "block_set_io_throttle", "arguments": {{"device": "{}", )"
+                                   R"("bps": 0, "bps_rd": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0{}}}}})",
+                                   device, more));
+  };
+  CHECK(error_of(throttle("")) == "Parameter 'bps_wr' is missing");
+  CHECK(error_of(throttle(R"(, "bps_wr": -1)")) ==
+        "Invalid parameter type for 'bps_wr', expected: integer, 0 or more");
+  CHECK(error_of(throttle(R"(, "bps_wr": 0, "iops_max": 5)")).find("iops_max needs iops as well") !=
+        std::string::npos);
+  CHECK(error_of(throttle(R"(, "bps_wr": 1000000000000001)")).find("bps_wr=") != std::string::npos);
+  CHECK(target.asked.empty());
+  CHECK(throttle(R"(, "bps_wr": 5)", "x").at("error").at("class") == "DeviceNotFound");
+
+  // Each of them arrives where it belongs.
+  ThrottleLimits expected;
+  uint64_t value = 100;
+  Json arguments{{"device", "virtio0"}};
+  for (const ThrottleField& field : throttle_fields(expected, ThrottleSpelling::Qmp)) {
+    const bool total = field.name.starts_with("bps_max") || field.name.starts_with("iops_max") ||
+                       field.name == "bps" || field.name == "iops";
+    if (!total) *field.value = value++;
+    arguments[field.name] = *field.value;
+  }
+  const Json answer =
+      ask(target, Json{{"execute", "block_set_io_throttle"}, {"arguments", arguments}}.dump());
+  CHECK_MESSAGE(answer.contains("return"), answer.dump());
+  CHECK(target.throttling == expected);
+
+  const Json shown = ask(target, R"({"execute": "query-block"})").at("return").at(0).at("inserted");
+  CHECK(shown.at("iops") == 100);
+  CHECK(shown.at("iops_max") == 200);
+  CHECK(!shown.contains("bps_max"));
 }
 
 TEST_CASE("control: every command that is listed exists, and no other") {

@@ -11,6 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "block/filters/throttle_limits.h"
 #include "block/result.h"
 #include "vmm/run_state.h"
 
@@ -34,6 +35,8 @@ class ControlTarget {
   virtual Result<nlohmann::ordered_json> disks() = 0;
   /// D3, from the host's side. NotFound for an unknown id.
   virtual Result<> set_write_cache(const std::string& disk, bool on) = 0;
+  /// Limits that have passed check_throttle_limits(). NotFound for an unknown id.
+  virtual Result<> set_throttle(const std::string& disk, const ThrottleLimits& limits) = 0;
   /// Another size, in bytes, while the guest is paused for it. NotFound for an unknown id.
   virtual Result<> resize(const std::string& disk, uint64_t bytes) = 0;
   /// The power button: the guest is asked to switch itself off. Only asked for here.

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Tests of what counts when a guest suite is run: no failure may become a skip, nothing lost may become a pass."""
 
+import os
+import signal
+import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -61,6 +65,46 @@ class Settle(unittest.TestCase):
         self.expect([MISCOUNTED, GOOD], (1, 0, 0, True), 1)
         self.expect([UNADMITTED, GOOD], (1, 1, 0, True), 1)
         self.expect([DIED_MISCOUNTED, GOOD], (0, 0, 0, True), 1)
+
+
+# Stands for with-kvm. Each suite waits until `wanted` have begun, then passes one check; `hang` says which does not end.
+WITH_KVM = """#!/bin/sh
+for suite; do :; done
+: > "$HERE/begun-$suite"
+until [ $(ls "$HERE" | grep -c ^begun-) -ge $wanted ]; do :; done
+echo "PASS $suite/check (0.0 s)"
+[ "$suite" != "$hang" ] || exec sleep 1000
+echo "guests: 1 passed, 0 failed, 0 skipped"
+"""
+
+
+class Run(unittest.TestCase):
+    def run_suites(self, say, **environment):
+        with tempfile.TemporaryDirectory() as here:
+            room = Path(here) / "guest-tests"
+            room.mkdir()
+            for name, text in (("run", "#!/bin/sh\necho a b c\n"), ("with-kvm", WITH_KVM)):
+                (room / name).write_text(text)
+                (room / name).chmod(0o755)
+            return guesttests.run(Path(here), os.environ | environment | {"HERE": here}, True, lambda limit: limit, say)
+
+    def test_two_emulated_machines_run_side_by_side(self):
+        if len(os.sched_getaffinity(0)) < 2:
+            print("skipped: there is one processor")
+            self.skipTest("one processor")
+        said = []
+        outcome = self.run_suites(said.append, wanted="2", hang="")
+        self.assertEqual((outcome.passed, outcome.failed, outcome.skips), (3, 0, []))
+        self.assertEqual(sorted(line.split(":")[0].strip() for line in said if "guests:" in line), ["a", "b", "c"])
+
+    def test_what_runs_is_ended_with_us(self):
+        def ended(*_):
+            raise SystemExit
+        before = signal.signal(signal.SIGTERM, ended)  # as scripts/test does
+        self.addCleanup(signal.signal, signal.SIGTERM, before)
+        with self.assertRaises(SystemExit):
+            self.run_suites(lambda line: "PASS a/" in line and os.kill(os.getpid(), signal.SIGTERM), wanted="1", hang="a")
+        self.assertEqual(subprocess.run(["pgrep", "-P", str(os.getpid()), "with-kvm|sleep"], capture_output=True).stdout, b"")
 
 
 if __name__ == "__main__":

@@ -165,22 +165,22 @@ void Channel::write_data(std::span<const uint8_t> data, std::size_t width) {
 // repeated access that outlasts its block finds DRQ clear, as on the bus.
 std::size_t Channel::take_data(std::span<uint8_t> data) {
   if (phase_ != Phase::DataIn) return 0;
-  const std::size_t left = std::size_t{block_} * kSectorBytes - cursor_;
+  const std::size_t left = block_ - cursor_;
   const std::size_t moved = std::min(left, data.size());
   std::memcpy(data.data(), data_.data() + cursor_, moved);
   cursor_ += static_cast<uint32_t>((moved + 1) & ~std::size_t{1});
-  if (cursor_ == block_ * kSectorBytes) end_pio_block(*selected());
+  if (cursor_ >= block_) end_pio_block(*selected());
   return moved;
 }
 
 std::size_t Channel::give_data(std::span<const uint8_t> data) {
   if (phase_ != Phase::DataOut) return 0;
-  const std::size_t left = std::size_t{block_} * kSectorBytes - cursor_;
+  const std::size_t left = block_ - cursor_;
   const std::size_t moved = std::min(left, data.size());
   std::memcpy(data_.data() + cursor_, data.data(), moved);
   if (moved & 1) data_[cursor_ + moved] = 0;
   cursor_ += static_cast<uint32_t>((moved + 1) & ~std::size_t{1});
-  if (cursor_ == block_ * kSectorBytes) end_pio_block(*selected());
+  if (cursor_ >= block_) end_pio_block(*selected());
   return moved;
 }
 

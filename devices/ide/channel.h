@@ -145,8 +145,8 @@ class Channel {
 
   Phase phase_ = Phase::Idle;
   Request current_;             // the command under way
-  uint32_t done_ = 0;           // its sectors that are finished
-  uint32_t block_ = 0;          // sectors in the present DRQ block
+  uint64_t done_ = 0;           // its bytes that are finished
+  uint32_t block_ = 0;          // bytes in the present DRQ block
   uint32_t cursor_ = 0;         // bytes of it that the host has moved
   bool ends_in_error_ = false;  // the block is the last: an error follows it
 

@@ -85,7 +85,7 @@ void Channel::run_diagnostic() {
 // Begins the next DRQ block of the current PIO command. The first block of data from the host is asked for
 // without an interrupt (ATA/ATAPI-6, 9.6).
 void Channel::start_pio_block() {
-  block_ = std::min(current_.sectors - done_, current_.block_sectors);
+  block_ = static_cast<uint32_t>(std::min<uint64_t>(current_.bytes - done_, current_.block_bytes));
   cursor_ = 0;
   if (current_.command->protocol == Protocol::PioOut) {
     phase_ = Phase::DataOut;
@@ -96,7 +96,7 @@ void Channel::start_pio_block() {
     raise_interrupt(*selected());
     return;
   }
-  block_part_ = {data_.data(), std::size_t{block_} * kSectorBytes};
+  block_part_ = {data_.data(), block_};
   const Buffers block_buffers(std::span(&block_part_, 1), block_part_.iov_len);
   start_job(selected_, current_.part(done_, block_), block_buffers, false);
 }
@@ -104,13 +104,13 @@ void Channel::start_pio_block() {
 // The host has moved the whole block.
 void Channel::end_pio_block(Drive& drive) {
   if (phase_ == Phase::DataOut) {
-    block_part_ = {data_.data(), std::size_t{block_} * kSectorBytes};
+    block_part_ = {data_.data(), block_};
     const Buffers block_buffers(std::span(&block_part_, 1), block_part_.iov_len);
     start_job(drive.unit(), current_.part(done_, block_), block_buffers, false);
     return;
   }
   done_ += block_;
-  if (done_ >= current_.sectors || ends_in_error_) {
+  if (done_ >= current_.bytes || ends_in_error_) {
     phase_ = Phase::Idle;  // no interrupt: the one for the last block was it
     return;
   }
@@ -119,9 +119,8 @@ void Channel::end_pio_block(Drive& drive) {
 
 void Channel::try_dma() {
   if (phase_ != Phase::AwaitDma || !bus_master_.active() || !may_master_) return;
-  const uint64_t bytes = uint64_t{current_.sectors} << kSectorShift;
-  if (bus_master_.gather(bytes, parts_) != BusMaster::Gathered::All) return;
-  start_job(selected_, current_, Buffers(parts_, bytes), true);
+  if (bus_master_.gather(current_.bytes, parts_) != BusMaster::Gathered::All) return;
+  start_job(selected_, current_, Buffers(parts_, current_.bytes), true);
 }
 
 void Channel::complete(Drive& drive, const Outcome& outcome) {
@@ -176,10 +175,10 @@ void Channel::finish_job(const Job& job, const Outcome& outcome) {
     Drive& drive = *drives_[job.unit];
     const Protocol protocol = job.request.command->protocol;
     if (!outcome.ok()) {
-      const uint32_t good = done_ + outcome.good_sectors;
+      const uint32_t good = static_cast<uint32_t>(done_ >> kSectorShift) + outcome.good_sectors;
       if (outcome.lba) {
         drive.show_address(job.request, *outcome.lba);
-        const uint32_t remaining = current_.sectors - good;
+        const uint32_t remaining = current_.sectors() - good;
         drive.registers.count = {.current = static_cast<uint8_t>(remaining),
                                  .previous = static_cast<uint8_t>(remaining >> 8)};
       }
@@ -190,14 +189,14 @@ void Channel::finish_job(const Job& job, const Outcome& outcome) {
         // The host is told of a bad sector within the block, and trusts those before it: so it gets the
         // block, as READ MULTIPLE has it (ATA/ATAPI-6, 8.28). What could not be read is zeroes.
         const std::size_t good_bytes = std::size_t{outcome.good_sectors} * kSectorBytes;
-        std::memset(data_.data() + good_bytes, 0, std::size_t{block_} * kSectorBytes - good_bytes);
+        std::memset(data_.data() + good_bytes, 0, block_ - good_bytes);
         ends_in_error_ = true;
         phase_ = Phase::DataIn;
       }
     } else if (protocol == Protocol::PioIn) {
       phase_ = Phase::DataIn;
       raise_interrupt(drive);
-    } else if (protocol == Protocol::PioOut && done_ + block_ < current_.sectors) {
+    } else if (protocol == Protocol::PioOut && done_ + block_ < current_.bytes) {
       done_ += block_;
       start_pio_block();
       raise_interrupt(drive);

@@ -32,14 +32,15 @@ Parsed parse_media(const Drive& drive, const Command& command, const TaskFile& r
   Request request = plain_request(command, registers);
   if (command.multiple) {
     if (drive.settings.multiple == 0) return refused(kAbrt);
-    request.block_sectors = drive.settings.multiple;
+    request.block_bytes = drive.settings.multiple * kSectorBytes;
   }
   if (command.writes && drive.disk().read_only()) return refused(kWp | kAbrt);
+  uint32_t sectors;
   if (command.ext) {
-    request.sectors = registers.count.both() == 0 ? 65536 : registers.count.both();
+    sectors = registers.count.both() == 0 ? 65536 : registers.count.both();
     request.lba = registers.lba48();
   } else {
-    request.sectors = registers.count.current == 0 ? 256 : registers.count.current;
+    sectors = registers.count.current == 0 ? 256 : registers.count.current;
     if (registers.lba_addressing()) {
       request.lba = registers.lba28();
     } else if (const auto lba = drive.lba_of_chs(registers)) {
@@ -50,9 +51,10 @@ Parsed parse_media(const Drive& drive, const Command& command, const TaskFile& r
   }
   // Nothing of a request that reaches past the end is done; the registers name the first sector beyond it.
   const uint64_t end = drive.addressable(command, registers);
-  if (request.lba >= end || request.sectors > end - request.lba) {
+  if (request.lba >= end || sectors > end - request.lba) {
     return std::unexpected(Outcome{.error = kIdnf, .lba = std::max(request.lba, end)});
   }
+  request.bytes = uint64_t{sectors} << kSectorShift;
   return request;
 }
 

@@ -44,7 +44,7 @@ uint8_t write_error(const Error& error) {
 Task<Outcome> locate_read_error(Disk& disk, const Request& request, Buffers data, uint8_t error) {
   std::vector<iovec> piece;
   uint32_t good = 0;
-  uint32_t end = request.sectors;  // there is a bad sector in [good, end)
+  uint32_t end = request.sectors();  // there is a bad sector in [good, end)
   while (end - good > 1) {
     const uint32_t half = (end - good) / 2;
     slice(data.parts, uint64_t{good} << kSectorShift, uint64_t{half} << kSectorShift, piece);
@@ -57,7 +57,7 @@ Task<Outcome> locate_read_error(Disk& disk, const Request& request, Buffers data
       end = good + half;
     }
   }
-  if (request.sectors > 1) {
+  if (request.sectors() > 1) {
     slice(data.parts, uint64_t{good} << kSectorShift, kSectorBytes, piece);
     const Buffers sector_buffers(piece, kSectorBytes);
     auto result = co_await disk.read((request.lba + good) << kSectorShift, sector_buffers);
@@ -92,10 +92,10 @@ Task<Outcome> write_media(Drive& drive, const Request& request, Buffers data) {
 
 Task<Outcome> verify_media(Drive& drive, const Request& request, Buffers) {
   constexpr uint32_t kPieceSectors = 128;
-  std::vector<uint8_t> scratch(std::size_t{std::min(request.sectors, kPieceSectors)} << kSectorShift);
-  for (uint32_t done = 0; done < request.sectors;) {
-    const uint32_t count = std::min(request.sectors - done, kPieceSectors);
-    const Request piece = request.part(done, count);
+  std::vector<uint8_t> scratch(std::size_t{std::min(request.sectors(), kPieceSectors)} << kSectorShift);
+  for (uint32_t done = 0; done < request.sectors();) {
+    const uint32_t count = std::min(request.sectors() - done, kPieceSectors);
+    const Request piece = request.part(uint64_t{done} << kSectorShift, uint64_t{count} << kSectorShift);
     const iovec memory{scratch.data(), std::size_t{count} << kSectorShift};
     const Buffers piece_buffers(std::span(&memory, 1), memory.iov_len);
     Outcome outcome = co_await read_media(drive, piece, piece_buffers);

@@ -81,16 +81,17 @@ struct Request {
   const Command* command = nullptr;
   Command::Accept accept = nullptr;
   Command::Work work = nullptr;
-  TaskFile registers;          ///< as they were when the command was written
-  uint64_t lba = 0;            ///< first sector, for commands that have one
-  uint32_t sectors = 0;        ///< data to move, or to verify, in sectors
-  uint32_t block_sectors = 1;  ///< PIO: at most so many sectors a DRQ block
+  TaskFile registers;                   ///< as they were when the command was written
+  uint64_t lba = 0;                     ///< first sector, for commands that have one
+  uint64_t bytes = 0;                   ///< data to move, or to verify: of ATA commands whole sectors
+  uint32_t block_bytes = kSectorBytes;  ///< PIO: at most so many bytes a DRQ block
 
-  /// The part [done, done + count) of it.
-  Request part(uint32_t done, uint32_t count) const {
+  uint32_t sectors() const { return static_cast<uint32_t>(bytes >> kSectorShift); }
+  /// The part [done, done + count) of it, in bytes; `done` is whole sectors.
+  Request part(uint64_t done, uint64_t count) const {
     Request result = *this;
-    result.lba += done;
-    result.sectors = count;
+    result.lba += done >> kSectorShift;
+    result.bytes = count;
     return result;
   }
 };
@@ -101,7 +102,7 @@ inline Request plain_request(const Command& command, const TaskFile& registers) 
           .accept = command.accept,
           .work = command.work,
           .registers = registers,
-          .sectors = command.protocol == Protocol::PioIn ? 1u : 0u};
+          .bytes = command.protocol == Protocol::PioIn ? kSectorBytes : 0u};
 }
 
 }  // namespace spindle::ide

@@ -57,7 +57,7 @@ std::expected<Request, Outcome> parse_trim(const Drive& drive, const Command& co
   if (!offers_trim(drive) || registers.features.both() != kTrim || blocks == 0 || blocks > kMaxTrimBlocks)
     return std::unexpected(Outcome::failed(kAbrt));
   Request request = plain_request(command, registers);
-  request.sectors = blocks;
+  request.bytes = blocks * kSectorBytes;
   return request;
 }
 

@@ -192,25 +192,25 @@ class DiskSet::Devices {
     if (ide_controller) co_await ide_controller->drain();
     for (Virtio& disk : virtio_disks) co_await disk.transport->settle();
   }
-  /// Looks at every queue, whether its doorbell was rung or not, until none has anything left.
+  /// Takes no further request from the queues, until resume(), and waits for those under way.
   Task<void> quiesce(Reactor& reactor) {
+    for (Virtio& disk : virtio_disks) disk.device->suspend();
     do {
-      for (Virtio& disk : virtio_disks) {
-        for (unsigned queue = 0; queue < disk.device->queue_count(); ++queue) disk.device->notify(queue);
-      }
       co_await reactor.yield();
       for (Virtio& disk : virtio_disks) co_await disk.disk->drain();
       for (const auto& disk : ide_disks) co_await disk->drain();
     } while (!at_rest());
+  }
+  void resume() {
+    for (Virtio& disk : virtio_disks) disk.device->resume();
   }
   /// Nothing but what waits after an error.
   bool at_rest() const {
     uint64_t held = 0;
     for (const auto& disk : ide_disks) held += disk->held();
     if (ide_controller && ide_controller->jobs() != held) return false;
-    return std::ranges::all_of(virtio_disks, [](const Virtio& disk) {
-      return disk.device->in_flight() == disk.disk->held() && !disk.device->has_work();
-    });
+    return std::ranges::all_of(
+        virtio_disks, [](const Virtio& disk) { return disk.device->in_flight() == disk.disk->held(); });
   }
   /// Tells the guest where its bus has a way to.
   void config_changed(const Disk& disk) {
@@ -318,6 +318,13 @@ void DiskSet::quiesce() {
 void DiskSet::retry_held() {
   reactor_->call([&]() -> Task<void> {
     for (Entry& entry : entries_) entry.disk->retry_held();
+    co_return;
+  });
+}
+
+void DiskSet::resume() {
+  reactor_->call([&]() -> Task<void> {
+    if (devices_) devices_->resume();
     co_return;
   });
 }

@@ -63,9 +63,11 @@ class DiskSet {
   /// and puts the write caches back to their configured modes (D4). Errors of the flush that this may need
   /// are returned.
   std::vector<Error> settle();
-  /// With the vCPUs paused: returns when every request that the guest has handed over was answered, or waits
-  /// after an error.
+  /// With the vCPUs paused: returns when every request that a device has taken was answered, or waits after
+  /// an error. What lies in a queue stays there until resume().
   void quiesce();
+  /// The guest is about to go on: devices take requests again.
+  void resume();
   /// The guest is about to go on: requests that wait after an error are tried again.
   void retry_held();
   /// D3 from the host's side: what the guest is shown changes with it. NotFound for an unknown id.

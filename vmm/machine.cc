@@ -244,12 +244,14 @@ void Machine::stop_for(const std::string& error) {
 void Machine::cont() {
   state_ = RunState::Running;
   disks_->retry_held();
+  disks_->resume();
   resume_all();
 }
 
 Result<> Machine::resize_disk(const std::string& id, uint64_t bytes) {
   come_to_rest();
   auto resized = disks_->resize(id, bytes);
+  if (state_ == RunState::Running) disks_->resume();
   resume_all();
   return resized;
 }

@@ -66,7 +66,6 @@ class VirtioBlk::Queue final : public Reactor::BatchHook {
       device_.disk_.reactor().schedule(std::exchange(idle_waiter_, nullptr));
   }
   bool running() const { return ring_.enabled(); }
-  bool has_work() const { return work_; }
   Virtqueue& ring() { return ring_; }
 
   /// There may be chains to take.
@@ -82,10 +81,10 @@ class VirtioBlk::Queue final : public Reactor::BatchHook {
 
   void end_of_batch() override {
     in_turn_ = true;
-    if (work_) take();
+    if (work_ && !device_.suspended_) take();
     in_turn_ = false;
     if (ring_.publish()) device_.transport_->interrupt_queue(index_);
-    if (work_) arm();
+    if (work_ && !device_.suspended_) arm();
   }
 
  private:
@@ -233,8 +232,9 @@ Task<void> VirtioBlk::reset() {
   co_await disk_.revert_write_cache();  // a failure leaves the disk write-through and refusing writes (D6)
 }
 
-bool VirtioBlk::has_work() const {
-  return std::ranges::any_of(queues_, [](const auto& queue) { return queue->has_work(); });
+void VirtioBlk::resume() {
+  suspended_ = false;
+  for (auto& queue : queues_) queue->wake();
 }
 
 uint64_t VirtioBlk::in_flight() const {

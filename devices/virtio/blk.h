@@ -63,8 +63,11 @@ class VirtioBlk final : public Device {
 
   /// The disk's size or write cache was changed by somebody other than the driver. The reactor.
   void config_changed() { transport_->device_config_changed(); }
-  /// A request was seen in a queue that is not taken yet. The reactor.
-  bool has_work() const;
+  /// The guest stops: until resume() no request is taken, whatever the queues hold. What was taken goes on. A
+  /// guest that stands still can make requests all the same, by reads into its own queue, so a stop that took
+  /// them would have no end. The reactor.
+  void suspend() { suspended_ = true; }
+  void resume();
   /// Requests taken and not yet given back.
   uint64_t in_flight() const;
 
@@ -90,6 +93,7 @@ class VirtioBlk final : public Device {
   BlkOptions options_;
   Transport* transport_ = nullptr;
   std::atomic<uint64_t> acknowledged_{0};
+  bool suspended_ = false;
   std::vector<std::unique_ptr<Queue>> queues_;
   std::vector<std::unique_ptr<Request>> requests_;  // all there are
   std::vector<Request*> free_requests_;

@@ -31,7 +31,7 @@ TEST_CASE("cli: help and version") {
   const test::Command help = spindle("run --help");
   CHECK(help.status == 0);
   for (const char* option : {"--kernel", "--initrd", "--append", "--cpus", "--memory", "--disk", "--console",
-                             "--stats-json", "--control", "--no-reboot"}) {
+                             "--stats-json", "--control", "--no-reboot", "--no-sandbox"}) {
     CHECK(help.output.find(option) != std::string::npos);
   }
 }

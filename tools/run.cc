@@ -12,6 +12,7 @@
 #include "vmm/machine.h"
 #include "vmm/machine_control.h"
 #include "vmm/output.h"
+#include "vmm/sandbox.h"
 #include "vmm/signals.h"
 
 namespace spindle::tools {
@@ -26,6 +27,7 @@ struct RunOptions {
   std::vector<std::string> disks;
   std::string control;  ///< empty: none
   bool no_reboot = false;
+  bool no_sandbox = false;
 };
 
 int usage_error(const Error& error) {
@@ -79,10 +81,17 @@ int run(const RunOptions& given) {
   register_formats(registry);
   auto options = machine_options(given, registry);
   if (!options) return usage_error(*options.error());
+  std::vector<std::string> notes;
+  if (given.no_sandbox) {
+    notes.emplace_back("--no-sandbox: the sandbox is off");
+  } else if (!vmm::Sandbox::available()) {
+    notes.emplace_back("the sandbox is off: the sanitizers of this build need what it forbids");
+  } else if (auto on = vmm::Sandbox::switch_on(); !on) {
+    return usage_error(*on.error());
+  }
   // Before there are threads: they inherit what is blocked.
   auto signals = vmm::SignalWatcher::create();
   if (!signals) return usage_error(*signals.error());
-  std::vector<std::string> notes;
   auto machine = vmm::Machine::create(std::move(*options), registry, notes);
   if (!machine) return usage_error(*machine.error());
   for (const std::string& note : notes) vmm::say("spindle run: " + note);
@@ -161,6 +170,8 @@ void add_run_command(CLI::App& app, Action& action) {
       ->type_name("WHERE")
       ->check(not_empty);
   command->add_flag("--no-reboot", options->no_reboot, "a guest reset ends the run with status 0");
+  command->add_flag("--no-sandbox", options->no_sandbox,
+                    "do not confine the threads by seccomp filters; for finding faults");
   command->footer(
       "Exit status: 0 the guest switched off, or the run was ended by the user; 1 the guest panicked, a "
       "processor\n"

@@ -37,6 +37,8 @@ class Chipset {
   legacy::SerialPort& serial() { return serial_; }
   legacy::AcpiPm& power_management() { return pm_; }
 
+  /// Starts the clock's thread, which does `begin` first. Once, before a guest runs.
+  void start(const std::function<void()>& begin) { rtc_.start(begin); }
   /// Machine reset of the devices. The vCPUs are stopped.
   void reset();
   /// Puts the pins' levels into interrupt controllers that were reset.

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "vmm/output.h"
+#include "vmm/sandbox.h"
 #include "vmm/terminal.h"
 #include "vmm/vcpu.h"
 
@@ -108,6 +109,7 @@ void Console::start(legacy::SerialPort& port, std::function<void()> quit) {
   if (stdio_) Terminal::make_raw(STDIN_FILENO);
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "console");
+    confine_or_end(ThreadRole::Console);
     main();
     std::lock_guard lock(mutex_);
     finished_ = true;

@@ -12,6 +12,7 @@
 #include "devices/virtio/blk.h"
 #include "devices/virtio/pci_transport.h"
 #include "vmm/open_files.h"
+#include "vmm/sandbox.h"
 
 namespace spindle::vmm {
 namespace {
@@ -289,6 +290,13 @@ std::vector<DrainSection> DiskSet::drain_sections() {
   sections.reserve(entries_.size());
   for (Entry& entry : entries_) sections.emplace_back(entry.disk->node());
   return sections;
+}
+
+void DiskSet::confine() {
+  reactor_->call([]() -> Task<void> {
+    confine_or_end(ThreadRole::Disks);
+    co_return;
+  });
 }
 
 std::vector<Error> DiskSet::settle() {

@@ -59,6 +59,8 @@ class DiskSet {
   void set_stop_handler(std::function<void(std::string)> handler);
   /// Makes the devices and plugs them in.
   Result<> plug(const DeviceWiring& wiring);
+  /// Confines the disks' thread (sandbox.h). All files are open.
+  void confine();
   /// After the functions were reset (PciBus::reset): waits until no request of before touches guest memory,
   /// and puts the write caches back to their configured modes (D4). Errors of the flush that this may need
   /// are returned.

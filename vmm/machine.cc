@@ -1,6 +1,7 @@
 #include "vmm/machine.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include "vmm/layout.h"
 #include "vmm/linux_loader.h"
 #include "vmm/output.h"
+#include "vmm/sandbox.h"
 #include "vmm/statistics.h"
 
 namespace spindle::vmm {
@@ -287,8 +289,14 @@ void Machine::on_cpu_event(unsigned cpu, const CpuEvent& event) {
 }
 
 Outcome Machine::run() {
+  disks_->confine();
+  chipset_->start([] {
+    pthread_setname_np(pthread_self(), "clock");
+    confine_or_end(ThreadRole::Clock);
+  });
   console_->start(chipset_->serial(), [this] { post({MachineEvent::Kind::Quit, "quit from the console"}); });
   for (auto& cpu : cpus_) cpu->start();
+  confine_or_end(ThreadRole::Main);
   for (auto& cpu : cpus_) cpu->resume();
   return finish(react());
 }

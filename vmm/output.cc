@@ -37,11 +37,26 @@ void write_all(int fd, std::string_view text) {
   }
 }
 
+struct Prepared {
+  bool done = false;
+  Fd terminal;
+} prepared;
+
 }  // namespace
+
+void prepare_to_say() {
+  prepared.terminal = open_nonblocking_terminal(STDERR_FILENO);
+  prepared.done = true;
+}
+
+void say_line(std::string_view line) noexcept {
+  write_all(prepared.terminal ? prepared.terminal.get() : STDERR_FILENO, line);
+}
 
 void say(std::string_view text) noexcept {
   try {
     const std::string line = std::string(text) + "\n";
+    if (prepared.done) return say_line(line);
     const Fd terminal = open_nonblocking_terminal(STDERR_FILENO);
     write_all(terminal ? terminal.get() : STDERR_FILENO, line);
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the line, and this is where one would say so

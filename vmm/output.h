@@ -15,6 +15,13 @@ namespace spindle::vmm {
 /// a terminal or pipe that takes nothing for a second loses the rest. SIGPIPE must be ignored in the process.
 void say(std::string_view text) noexcept;
 
+/// Opens what say() needs, for a process whose threads will no longer be allowed to. Before there are other
+/// threads; standard error stays what it is from then on.
+void prepare_to_say();
+
+/// say() for a signal handler, after prepare_to_say(): asks for no memory. `line` ends in its line feed.
+void say_line(std::string_view line) noexcept;
+
 /// The terminal behind `fd`, opened anew for writing without blocking: O_NONBLOCK set on `fd` itself would be
 /// there for every process that shares it. Empty if it is no terminal or cannot be opened.
 Fd open_nonblocking_terminal(int fd);

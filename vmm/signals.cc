@@ -13,6 +13,7 @@
 #include <iterator>
 
 #include "vmm/output.h"
+#include "vmm/sandbox.h"
 #include "vmm/terminal.h"
 
 namespace spindle::vmm {
@@ -35,6 +36,7 @@ Result<std::unique_ptr<SignalWatcher>> SignalWatcher::create() {
   auto watcher = std::unique_ptr<SignalWatcher>(new SignalWatcher(std::move(signals), std::move(stop)));
   watcher->thread_ = std::thread([self = watcher.get()] {
     pthread_setname_np(pthread_self(), "signals");
+    confine_or_end(ThreadRole::Signals);
     self->main();
   });
   return watcher;

@@ -11,9 +11,10 @@
 namespace spindle::vmm {
 namespace {
 
-// All whose default is to end the process, without those that signals.cc takes or that cannot be caught, and
-// SIGUSR2, which kicks vCPUs. Signals for real-time use end it too; nobody sends these by accident.
-constexpr int kFatalSignals[] = {SIGABRT, SIGSEGV, SIGBUS,  SIGILL,    SIGFPE,  SIGQUIT,   SIGTRAP, SIGSYS,
+// All whose default is to end the process, without those that signals.cc takes or that cannot be caught,
+// SIGUSR2, which kicks vCPUs, and SIGSYS, by which the sandbox learns of what it does not allow. Signals for
+// real-time use end it too; nobody sends these by accident.
+constexpr int kFatalSignals[] = {SIGABRT, SIGSEGV, SIGBUS,  SIGILL,    SIGFPE,  SIGQUIT,   SIGTRAP,
                                  SIGALRM, SIGXCPU, SIGPROF, SIGVTALRM, SIGPOLL, SIGSTKFLT, SIGPWR};
 
 // Written before the handlers are installed, only read by them.

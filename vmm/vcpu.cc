@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include "vmm/sandbox.h"
+
 namespace spindle::vmm {
 namespace {
 
@@ -50,6 +52,7 @@ void Vcpu::start() {
   std::lock_guard lock(mutex_);  // a request for it may come while it starts
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), fmt::format("vcpu{}", cpu_->id()).c_str());
+    confine_or_end(ThreadRole::Vcpu);
     main();
   });
 }

@@ -224,6 +224,7 @@ TEST_CASE("rtc: time, date and century, BCD and binary, 12 and 24 hours") {
 TEST_CASE("rtc: update and alarm interrupts come by themselves and are acknowledged by reading C") {
   Pin pin;
   Rtc rtc(pin);
+  rtc.start([] {});
   const auto c = [&] {
     out(rtc, 0, 12);
     return in(rtc, 1);

@@ -153,6 +153,13 @@ void Rtc::update_interrupt() {
   interrupt_.set_level(raised);
 }
 
+void Rtc::start(const std::function<void()>& begin) {
+  ticker_ = std::jthread([this, begin](std::stop_token stop) {
+    begin();
+    ticker(stop);
+  });
+}
+
 void Rtc::ticker(std::stop_token stop) {
   const auto ticking = [this] { return (memory_[kB] & (kBAlarm | kBUpdate)) && !(memory_[kB] & kBSet); };
   std::unique_lock lock(mutex_);
@@ -211,9 +218,6 @@ void Rtc::write_register(unsigned index, uint8_t value) {
       memory_[kB] = value;
       if ((before & kBSet) && !(value & kBSet)) take_over_time();
       update_interrupt();
-      if ((value & (kBAlarm | kBUpdate)) && !ticker_.joinable()) {
-        ticker_ = std::jthread([this](std::stop_token stop) { ticker(stop); });
-      }
       changed_.notify_all();
       break;
     }

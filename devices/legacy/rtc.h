@@ -2,8 +2,8 @@
 // accepted and has no effect) and 71h (data).
 //
 // Time is the host's UTC plus what the guest has added by setting the clock. Alarm and update-ended
-// interrupts work: a thread that exists only while one of them is enabled turns the seconds. The periodic
-// interrupt does not exist; Linux makes its own from a high resolution timer.
+// interrupts work: a thread turns the seconds while one of them is enabled. The periodic interrupt does not
+// exist; Linux makes its own from a high resolution timer.
 #pragma once
 
 #include <array>
@@ -22,6 +22,10 @@ class Rtc final : public ByteRegisters {
   static constexpr unsigned kPorts = 2;
 
   explicit Rtc(InterruptLine& interrupt, std::function<Clock::time_point()> now = Clock::now);
+
+  /// Starts the thread without which no interrupt comes; `begin` is what it does first. Once, before a guest
+  /// runs.
+  void start(const std::function<void()>& begin);
 
   /// Interrupts off, as the reset pin does; time and memory stay.
   void reset();
@@ -57,7 +61,7 @@ class Rtc final : public ByteRegisters {
   uint8_t index_ = 0;
   std::chrono::sys_seconds seen_;  // up to here flags in register C are up to date
   std::condition_variable_any changed_;
-  std::jthread ticker_;  // started by the first enabled interrupt; destroyed first
+  std::jthread ticker_;  // destroyed first
 };
 
 }  // namespace spindle::legacy

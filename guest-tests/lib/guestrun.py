@@ -131,11 +131,11 @@ class Machine:
     def __init__(self, images: guestimage.Images, disks: list[Disk], *, directory: str | Path, scenario: str = "",
                  script: str = "", parameters: dict[str, object] | None = None, append: str = "", cpus: int = 1,
                  memory: str = "512M", kernel: Path | None = None, backend: str = "spindle", extra: tuple[str, ...] = (),
-                 programs: tuple[str, ...] = (), timeout: float = 120, name: str = "guest", meant_to_die: bool = False):
+                 programs: tuple[str, ...] = (), monitor: tuple[str, ...] = (), timeout: float = 120, name: str = "guest", meant_to_die: bool = False):
         """Starts at once; ends with the thread that starts it at the latest.
 
         `scenario` names a file of guest/scenarios, or `script` is the text of one.
-        `programs` of the host come on top of those every guest has.
+        `programs` of the host come on top of those every guest has. `monitor` is what runs instead of spindle_binary().
         `parameters` become NAME=VALUE for the scenario. `timeout` (seconds) is for every wait that names none.
         `meant_to_die`: a panic or a triple fault is what the scenario is for. In `directory` are left NAME.console, NAME.stderr and NAME.stats.json. `kernel` defaults to the vmlinux.
         """
@@ -154,7 +154,7 @@ class Machine:
         command_line = " ".join(w for w in words if w)
         kernel = kernel or images.vmlinux
         if backend == "spindle":
-            command = [str(spindle_binary()), "run", "--kernel", str(kernel), "--initrd", str(initrd), "--append", command_line,
+            command = [*(monitor or (str(spindle_binary()),)), "run", "--kernel", str(kernel), "--initrd", str(initrd), "--append", command_line,
                        "--cpus", str(cpus), "--memory", memory, "--stats-json", str(self.stats_path), "--console", "stdio"]
             for disk in disks:
                 command += ["--disk", disk.spindle_option()]

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "vmm/control/address.h"
+#include "vmm/sandbox.h"
 
 namespace spindle::vmm {
 namespace {
@@ -87,6 +88,7 @@ void ControlServer::start(std::string greeting, std::function<std::string(std::s
   answer_ = std::move(answer);
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "control");
+    confine_or_end(ThreadRole::Control);
     main();
   });
 }

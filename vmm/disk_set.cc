@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -351,7 +352,15 @@ Result<> DiskSet::set_write_cache(const std::string& id, bool on) {
   if (!entry) return std::unexpected(std::move(entry.error()));
   return reactor_->call([&]() -> Task<Result<>> {
     auto set = co_await (*entry)->disk->set_write_cache(on);
-    devices_->config_changed(*(*entry)->disk);
+    // The guest reads the field back; who asks from outside has nothing but this answer.
+    if (set && on && (*entry)->disk->node().sequencer().failure()) {
+      set = std::unexpected(Error{.kind = ErrorKind::FlushFailed,
+                                  .number = EIO,
+                                  .operation = "write cache",
+                                  .node = id,
+                                  .detail = "an earlier flush failed: the disk stays write-through"});
+    }
+    if (devices_) devices_->config_changed(*(*entry)->disk);
     co_return set;
   });
 }

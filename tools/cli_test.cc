@@ -1,10 +1,14 @@
 // The command line from outside: each error is one line that names what is wrong, and exits with 2.
 #include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "block/test_support/environment.h"
 
@@ -23,7 +27,46 @@ void refused(const std::string& arguments, const std::string& word) {
   CHECK(run.output.find(word) != std::string::npos);
 }
 
+// What `spindle ctl` sends to a machine that answers everything.
+std::string sent_by_ctl(const std::string& command) {
+  const test::TempDir directory;
+  REQUIRE(directory.ok());
+  const std::string path = directory.file("control");
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  REQUIRE(bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(listen(listener, 1) == 0);
+  std::string line;
+  std::thread machine([&] {
+    const int client = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    if (client < 0) return;
+    const std::string_view greeting = "{\"QMP\": {}}\n", answer = "{\"return\": {}}\n";
+    bool good = send(client, greeting.data(), greeting.size(), MSG_NOSIGNAL) > 0;
+    for (char byte = 0; good && byte != '\n';) {
+      good = recv(client, &byte, 1, 0) == 1;
+      if (good && byte != '\n') line += byte;
+    }
+    if (good) good = send(client, answer.data(), answer.size(), MSG_NOSIGNAL) > 0;
+    close(client);
+  });
+  CHECK(spindle("ctl '" + path + "' " + command).status == 0);
+  shutdown(listener, SHUT_RDWR);  // whoever still waits for a client
+  machine.join();
+  close(listener);
+  return line;
+}
+
 }  // namespace
+
+TEST_CASE("cli: ctl sends values as what they are, and a disk's name as text") {
+  CHECK(sent_by_ctl("block_resize device=disk0 size=2G") ==
+        R"({"execute":"block_resize","arguments":{"device":"disk0","size":2147483648}})");
+  CHECK(sent_by_ctl("block_set_write_cache device=5 writeback=off") ==
+        R"({"execute":"block_set_write_cache","arguments":{"device":"5","writeback":false}})");
+  CHECK(sent_by_ctl("block_set_write_cache device=on writeback=on") ==
+        R"({"execute":"block_set_write_cache","arguments":{"device":"on","writeback":true}})");
+}
 
 TEST_CASE("cli: help and version") {
   CHECK(spindle("--version").output.starts_with("spindle "));

@@ -28,7 +28,8 @@ int usage_error(const Error& error) {
   return kExitUsage;
 }
 
-// key=value, as JSON types go: on/off/true/false, a number (size= also with k, M, G or T), else text.
+// key=value, as JSON types go: on/off/true/false, a number (size= also with k, M, G or T), else text. A
+// disk's name is text, whatever it looks like.
 Result<Json> parse_arguments(const std::vector<std::string>& words) {
   Json arguments = Json::object();
   for (const std::string& word : words) {
@@ -39,7 +40,9 @@ Result<Json> parse_arguments(const std::vector<std::string>& words) {
     const std::string value = word.substr(equals + 1);
     const std::string name = word.substr(0, equals);
     Json& argument = arguments[name];
-    if (value == "on" || value == "true") {
+    if (name == "device") {
+      argument = value;
+    } else if (value == "on" || value == "true") {
       argument = true;
     } else if (value == "off" || value == "false") {
       argument = false;

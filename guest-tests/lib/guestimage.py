@@ -70,9 +70,11 @@ def images(flavour: str = "cloud", *, modules=(), programs=(), files=()) -> Imag
     return Images(kernel.vmlinux, kernel.bzimage, image.cached(debkernel.cache_dir()), helper)
 
 
-def with_more(initrd: Path, output: Path, *, script: str = "", programs=()) -> Path:
-    """A copy of the initramfs that runs `script` (shell text, lib.sh is sourced already), and has more host programs."""
+def with_more(initrd: Path, output: Path, *, script: str = "", init: str = "", programs=()) -> Path:
+    """A copy of the initramfs that runs `script` (shell text, lib.sh is sourced already), or has another `init`, and more host programs."""
     more = initramfs.Initramfs()
+    if init:
+        more.data("/init", init, 0o755)
     if script:
         more.data("/scenario", script)
     for program in programs:

@@ -125,6 +125,13 @@ const std::map<std::string, Setter>& setters() {
          }
          return {};
        }},
+      {"media",
+       [](DiskSpec& spec, const std::string& value) -> Result<> {
+         if (value != "disk" && value != "cdrom")
+           return std::unexpected(bad_option("media", value, "disk or cdrom"));
+         spec.cdrom = value == "cdrom";
+         return {};
+       }},
       {"cache", set_cache},
       {"readonly", [](DiskSpec& spec,
                       const std::string& value) { return set_switch(spec.read_only, "readonly", value); }},
@@ -299,6 +306,12 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
   if (spec.interface == DiskInterface::Ide && seen.contains("queues")) {
     return std::unexpected(spec_error("queues= is for if=virtio; an IDE channel has one command at a time"));
   }
+  if (spec.cdrom && spec.interface != DiskInterface::Ide)
+    return std::unexpected(spec_error("media=cdrom is a drive on an IDE channel: give if=ide too"));
+  if (spec.cdrom && seen.contains("readonly") && !spec.read_only)
+    return std::unexpected(
+        spec_error("readonly=off: nobody writes to a CD-ROM; leave it out with media=cdrom"));
+  spec.read_only |= spec.cdrom;
   if (seen.contains("volatile-max") && !spec.volatile_filter) {
     return std::unexpected(spec_error("volatile-max= means nothing without volatile=on"));
   }

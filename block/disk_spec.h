@@ -27,6 +27,7 @@ struct DiskSpec {
   std::string format = "raw";
   DiskInterface interface = DiskInterface::Virtio;
   CacheMode cache = CacheMode::Writeback;
+  bool cdrom = false;  ///< media=cdrom: the medium of a CD-ROM drive, which is read-only
   bool read_only = false;
   bool discard = false;                           ///< discard=unmap
   ErrorPolicy read_errors = ErrorPolicy::Report;  ///< rerror=

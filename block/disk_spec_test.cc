@@ -81,6 +81,15 @@ TEST_CASE("spec: throttling by QEMU's names") {
   CHECK(parsed("file=x").throttling == ThrottleLimits{});
 }
 
+TEST_CASE("spec: a CD-ROM is read-only, and on IDE") {
+  CHECK(!parsed("file=x,if=ide,media=disk").cdrom);
+  for (const char* text : {"file=x,if=ide,media=cdrom", "media=cdrom,readonly=on,if=ide,file=x"}) {
+    CHECK(parsed(text).cdrom);
+    CHECK(parsed(text).read_only);
+    CHECK(disk_options(parsed(text)).read_only);
+  }
+}
+
 TEST_CASE("spec: queues of a virtio disk") {
   CHECK(parsed("file=x,queues=1").queues == 1);
   CHECK(parsed("queues=64,if=virtio,file=x").queues == 64);
@@ -126,6 +135,10 @@ TEST_CASE("spec: every mistake is one line that names the option and what is all
       {"file=a,queues=4294967297", "queues=", "1 to 64"},
       {"file=a,queues=4,if=ide", "queues=", "if=virtio"},
       {"file=a,queues=1,if=ide", "queues=", "if=virtio"},
+      {"file=a,media=floppy", "media=floppy", "disk or cdrom"},
+      {"file=a,media=cdrom", "media=cdrom", "if=ide"},
+      {"file=a,if=virtio,media=cdrom", "media=cdrom", "if=ide"},
+      {"file=a,if=ide,media=cdrom,readonly=off", "readonly=off", "media=cdrom"},
       {"file=a,rerror=enospc", "rerror=enospc", "report, ignore or stop"},
       {"file=a,werror=panic", "werror=panic", "enospc"},
       {"file=a,discard=on", "discard=on", "unmap or ignore"},

@@ -124,9 +124,10 @@ Result<std::vector<DiskPlace>> place_disks(std::span<const DiskSpec> specs) {
   std::set<std::string> ids;
   for (size_t i = 0; i < specs.size(); ++i) {
     const bool is_ide = specs[i].interface == DiskInterface::Ide;
-    places[i].id = !specs[i].id.empty() ? specs[i].id
-                   : is_ide             ? fmt::format("ide{}-hd{}", places[i].bus, places[i].unit)
-                                        : fmt::format("virtio{}", places[i].unit);
+    places[i].id =
+        !specs[i].id.empty() ? specs[i].id
+        : is_ide ? fmt::format("ide{}-{}{}", places[i].bus, specs[i].cdrom ? "cd" : "hd", places[i].unit)
+                 : fmt::format("virtio{}", places[i].unit);
     if (!ids.insert(places[i].id).second) {
       return bad_disk(specs[i],
                       fmt::format("another disk has the id {} already; choose another id=", places[i].id));
@@ -186,6 +187,10 @@ class DiskSet::Devices {
       SPINDLE_TRY(wiring.bus.add(kIdeSlot, *ide_controller));
     }
     ide_disks.push_back(entry.disk);
+    if (entry.spec.cdrom) {
+      return ide_controller->attach_cdrom(entry.place.bus, entry.place.unit, entry.disk, entry.place.id,
+                                          {.serial = entry.spec.serial});
+    }
     return ide_controller->attach(entry.place.bus, entry.place.unit, entry.disk,
                                   {.serial = entry.spec.serial});
   }

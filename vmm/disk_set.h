@@ -24,7 +24,7 @@ namespace spindle::vmm {
 
 /// Where a disk goes, and what it is called.
 struct DiskPlace {
-  std::string id;     ///< the user's, else as QEMU names it: virtio0, ide0-hd1
+  std::string id;     ///< the user's, else as QEMU names it: virtio0, ide0-hd1, ide1-cd0
   unsigned bus = 0;   ///< ide: channel
   unsigned unit = 0;  ///< ide: drive; virtio: how many came before
 };

@@ -55,6 +55,7 @@ inline constexpr uint8_t kControlNien = 1u << 1;
 inline constexpr uint8_t kControlSrst = 1u << 2;
 inline constexpr uint8_t kControlHob = 1u << 7;
 
+inline constexpr uint8_t kDeviceReset = 0x08;  // of packet devices
 inline constexpr uint8_t kExecuteDeviceDiagnostic = 0x90;
 
 // SET FEATURES subcommands.

@@ -17,17 +17,29 @@ Channel::Channel(const GuestMemory& memory, Reactor& reactor, InterruptLine& lin
     : memory_(memory), reactor_(reactor), line_(line), bus_master_(memory) {}
 
 Result<> Channel::attach(unsigned unit, std::shared_ptr<Disk> disk, DriveOptions options) {
+  const std::string name = disk->id();
+  SPINDLE_TRY(check(options));
+  return add(unit, std::make_unique<Drive>(std::move(disk), std::move(options), unit), name);
+}
+
+Result<> Channel::attach_cdrom(unsigned unit, std::shared_ptr<Disk> medium, DriveOptions options,
+                               const std::string& name) {
+  SPINDLE_TRY(check(options));
+  return add(unit,
+             std::make_unique<Drive>(std::make_unique<Cdrom>(std::move(medium)), std::move(options), unit),
+             name);
+}
+
+Result<> Channel::add(unsigned unit, std::unique_ptr<Drive> drive, const std::string& name) {
   if (unit > 1) {
     return std::unexpected(
-        Error::invalid("attach", disk->id(), fmt::format("an IDE channel has units 0 and 1, not {}", unit)));
+        Error::invalid("attach", name, fmt::format("an IDE channel has units 0 and 1, not {}", unit)));
   }
-  SPINDLE_TRY(check(options));
   std::lock_guard lock(mutex_);
   if (drives_[unit]) {
-    return std::unexpected(Error::invalid(
-        "attach", disk->id(), fmt::format("unit {} already has {}", unit, drives_[unit]->disk().id())));
+    return std::unexpected(Error::invalid("attach", name, fmt::format("unit {} has a drive already", unit)));
   }
-  drives_[unit] = std::make_unique<Drive>(std::move(disk), std::move(options), unit);
+  drives_[unit] = std::move(drive);
   if (Drive* other = drives_[1 - unit].get()) {
     drives_[unit]->alone = false;
     other->alone = false;
@@ -81,6 +93,10 @@ uint8_t Channel::read_register(unsigned offset) {
 void Channel::write_register(unsigned offset, uint8_t value) {
   // ATA/ATAPI-6, 6.20: any write to the command block ends the showing of previous values.
   control_ &= ~kControlHob;
+  if (Drive* drive = selected(); drive && drive->is_packet() && offset == kCommand && value == kDeviceReset) {
+    device_reset(*drive);
+    return;
+  }
   // A host must not write while BSY or DRQ is set; one that does changes nothing under a running command.
   if (busy() || transferring()) return;
   if (offset == kCommand) {
@@ -174,7 +190,7 @@ std::size_t Channel::take_data(std::span<uint8_t> data) {
 }
 
 std::size_t Channel::give_data(std::span<const uint8_t> data) {
-  if (phase_ != Phase::DataOut) return 0;
+  if (phase_ != Phase::DataOut && phase_ != Phase::Packet) return 0;
   const std::size_t left = block_ - cursor_;
   const std::size_t moved = std::min(left, data.size());
   std::memcpy(data_.data() + cursor_, data.data(), moved);
@@ -198,7 +214,7 @@ void Channel::write_control(uint8_t value) {
   if (srst && !was_srst && !empty()) {
     for (unsigned unit = 0; unit < 2; ++unit) {
       if (!drives_[unit]) continue;
-      revert_[unit] |= drives_[unit]->revert_on_soft_reset;
+      revert_[unit] |= drives_[unit]->revert_on_soft_reset && !drives_[unit]->is_packet();
       drives_[unit]->soft_reset();
     }
     begin_reset();

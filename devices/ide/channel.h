@@ -13,6 +13,7 @@
 //   Working      a job is with the reactor                                         BSY
 //   DataIn       the host reads a block from the data register                     DRQ
 //   DataOut      the host writes a block to the data register                      DRQ
+//   Packet       the host writes the command block of PACKET                       DRQ
 // Over them lies the reset: from SRST or machine reset until no job runs, settings are reverted (D4) and SRST
 // is 0 again, both drives show BSY.
 //
@@ -57,6 +58,9 @@ class Channel {
 
   /// Before the machine runs. Fails if the unit (0 or 1) is taken or the options do not fit.
   Result<> attach(unsigned unit, std::shared_ptr<Disk> disk, DriveOptions options);
+  /// The same with a CD-ROM drive; `name` is for the error. No medium: an empty one.
+  Result<> attach_cdrom(unsigned unit, std::shared_ptr<Disk> medium, DriveOptions options,
+                        const std::string& name);
 
   // ---- any thread ----
 
@@ -87,7 +91,7 @@ class Channel {
   bool has_job();
 
  private:
-  enum class Phase : uint8_t { Idle, AwaitDma, Working, DataIn, DataOut };
+  enum class Phase : uint8_t { Idle, AwaitDma, Working, DataIn, DataOut, Packet };
 
   /// What the reactor is given.
   struct Job {
@@ -103,7 +107,9 @@ class Channel {
   Drive* selected() const { return drives_[selected_].get(); }
   bool empty() const { return !drives_[0] && !drives_[1]; }
   bool busy() const { return reset_pending_ || phase_ == Phase::AwaitDma || phase_ == Phase::Working; }
-  bool transferring() const { return phase_ == Phase::DataIn || phase_ == Phase::DataOut; }
+  bool transferring() const {
+    return phase_ == Phase::DataIn || phase_ == Phase::DataOut || phase_ == Phase::Packet;
+  }
 
   // Registers.
   uint8_t status() const;
@@ -112,6 +118,8 @@ class Channel {
   std::size_t take_data(std::span<uint8_t> data);
   std::size_t give_data(std::span<const uint8_t> data);
 
+  Result<> add(unsigned unit, std::unique_ptr<Drive> drive, const std::string& name);
+
   // Commands.
   void start_command(uint8_t opcode);
   void run_diagnostic();
@@ -119,6 +127,18 @@ class Channel {
   void end_pio_block(Drive& drive);
   void try_dma();
   void complete(Drive& drive, const Outcome& outcome);
+
+  // Packet commands (channel_packet.cc).
+  void await_cdb(Drive& drive);
+  void start_packet(Drive& drive);
+  void start_packet_data(Drive& drive);
+  bool medium_is_gone(Drive& drive);
+  void packet_dma(Drive& drive);
+  void next_packet_block(Drive& drive);
+  void packet_block_moved(Drive& drive);
+  void packet_job_ended(Drive& drive, const Job& job, const Outcome& outcome);
+  void complete_packet(Drive& drive, const Sense& sense);
+
   void raise_interrupt(Drive& drive);
   void update_line();
 
@@ -128,6 +148,7 @@ class Channel {
   Detached run_job();
   void finish_job(const Job& job, const Outcome& outcome);
   void begin_reset();
+  void device_reset(Drive& drive);
   void advance_reset();
 
   const GuestMemory& memory_;
@@ -146,13 +167,15 @@ class Channel {
   Phase phase_ = Phase::Idle;
   Request current_;             // the command under way
   uint64_t done_ = 0;           // its bytes that are finished
-  uint32_t block_ = 0;          // bytes in the present DRQ block
-  uint32_t cursor_ = 0;         // bytes of it that the host has moved
+  uint32_t block_ = 0;          // where the present DRQ block ends in data_
+  uint32_t cursor_ = 0;         // and how far the host has come
+  uint32_t staged_ = 0;         // packet commands: bytes in data_, for one block or several
   bool ends_in_error_ = false;  // the block is the last: an error follows it
 
   uint64_t generation_ = 0;
   bool reset_pending_ = false;
-  std::array<bool, 2> revert_{};  // write caches that the reset must bring back
+  std::array<bool, 2> resetting_{};  // which drives it is about
+  std::array<bool, 2> revert_{};     // write caches that the reset must bring back
   bool job_running_ = false;
   Job job_;
   std::vector<std::coroutine_handle<>> drainers_;

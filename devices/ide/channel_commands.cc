@@ -1,4 +1,5 @@
-// The second half of Channel: how commands start, move their data and end, and how resets pass over them.
+// The second part of Channel: how commands start, move their data and end, and how resets pass over them.
+// What is special to packet commands is in channel_packet.cc.
 #include <algorithm>
 #include <cstring>
 
@@ -60,6 +61,9 @@ void Channel::start_command(uint8_t opcode) {
       phase_ = Phase::AwaitDma;
       try_dma();
       break;
+    case Protocol::Packet:
+      await_cdb(*drive);
+      break;
     case Protocol::Diagnostic:
       break;  // handled above: it addresses both drives
   }
@@ -103,6 +107,10 @@ void Channel::start_pio_block() {
 
 // The host has moved the whole block.
 void Channel::end_pio_block(Drive& drive) {
+  if (current_.command->protocol == Protocol::Packet) {
+    packet_block_moved(drive);
+    return;
+  }
   if (phase_ == Phase::DataOut) {
     block_part_ = {data_.data(), block_};
     const Buffers block_buffers(std::span(&block_part_, 1), block_part_.iov_len);
@@ -119,8 +127,13 @@ void Channel::end_pio_block(Drive& drive) {
 
 void Channel::try_dma() {
   if (phase_ != Phase::AwaitDma || !bus_master_.active() || !may_master_) return;
+  if (medium_is_gone(*selected())) return;
   if (bus_master_.gather(current_.bytes, parts_) != BusMaster::Gathered::All) return;
-  start_job(selected_, current_, Buffers(parts_, current_.bytes), true);
+  if (current_.command->protocol == Protocol::Packet && !current_.work) {
+    packet_dma(*selected());
+  } else {
+    start_job(selected_, current_, Buffers(parts_, current_.bytes), true);
+  }
 }
 
 void Channel::complete(Drive& drive, const Outcome& outcome) {
@@ -170,11 +183,13 @@ void Channel::finish_job(const Job& job, const Outcome& outcome) {
   std::lock_guard lock(mutex_);
   job_running_ = false;
   // A drive that fails stops asking for data, so the engine waits for more: Active stays set (PIIX4, BMISX).
-  if (job.dma && outcome.ok()) bus_master_.transfer_ended();
+  if (job.dma && outcome.ok() && outcome.sense.key == 0) bus_master_.transfer_ended();
   if (job.request.command && job.generation == generation_) {
     Drive& drive = *drives_[job.unit];
     const Protocol protocol = job.request.command->protocol;
-    if (!outcome.ok()) {
+    if (protocol == Protocol::Packet) {
+      packet_job_ended(drive, job, outcome);
+    } else if (!outcome.ok()) {
       const uint32_t good = static_cast<uint32_t>(done_ >> kSectorShift) + outcome.good_sectors;
       if (outcome.lba) {
         drive.show_address(job.request, *outcome.lba);
@@ -237,11 +252,26 @@ Task<void> Channel::drain() {
 void Channel::begin_reset() {
   ++generation_;
   reset_pending_ = true;
+  resetting_ = {true, true};
   phase_ = Phase::Idle;
   selected_ = 0;
   for (auto& drive : drives_) {
     if (drive) drive->interrupt_pending = false;
   }
+}
+
+// DEVICE RESET (ATA/ATAPI-6, 8.10): as a soft reset of one device, which stays selected, whatever it is
+// doing; what the host has chosen stays. There is no interrupt.
+void Channel::device_reset(Drive& drive) {
+  if (reset_pending_) return;  // this one has begun
+  ++generation_;
+  reset_pending_ = true;
+  resetting_[drive.unit()] = true;
+  phase_ = Phase::Idle;
+  drive.interrupt_pending = false;
+  if (drive.power == Drive::Power::Sleep) drive.power = Drive::Power::Standby;
+  advance_reset();
+  update_line();
 }
 
 // Takes the next step of a reset, if it can be taken now.
@@ -255,9 +285,10 @@ void Channel::advance_reset() {
   }
   if (control_ & kControlSrst) return;
   reset_pending_ = false;
-  for (auto& drive : drives_) {
-    if (drive) drive->show_signature();
+  for (unsigned unit = 0; unit < 2; ++unit) {
+    if (drives_[unit] && resetting_[unit]) drives_[unit]->show_signature();
   }
+  resetting_ = {};
   update_line();
 }
 
@@ -269,7 +300,7 @@ void Channel::reset() {
     for (unsigned unit = 0; unit < 2; ++unit) {
       if (!drives_[unit]) continue;
       drives_[unit]->power_on();
-      revert_[unit] = true;
+      revert_[unit] = !drives_[unit]->is_packet();
     }
     begin_reset();
   }

@@ -110,6 +110,35 @@ Parsed parse_set_features(const Drive&, const Command& command, const TaskFile& 
   return refused(kAbrt);
 }
 
+// What there is to choose of a packet device: it has no cache to write.
+Parsed parse_packet_set_features(const Drive&, const Command& command, const TaskFile& registers) {
+  Request request = plain_request(command, registers);
+  switch (registers.features.current) {
+    case kFeatureSetTransferMode:
+      if (!is_transfer_mode(registers.count.current)) return refused(kAbrt);
+      request.accept = accept_transfer_mode;
+      return request;
+    case kFeatureEnableRevert:
+    case kFeatureDisableRevert:
+      request.accept = accept_revert;
+      return request;
+  }
+  return refused(kAbrt);
+}
+
+// Overlapped commands are not there (word 49 bit 13).
+Parsed parse_packet(const Drive&, const Command& command, const TaskFile& registers) {
+  if (registers.features.current & kPacketOverlap) return refused(kAbrt);
+  return plain_request(command, registers);
+}
+
+// What hosts try on a device before they know its kind: the abort comes with the signature (ATA/ATAPI-6,
+// 8.15, 8.27).
+Outcome accept_other_kind(Drive& drive, const Request&, std::span<uint8_t>) {
+  drive.put_signature();
+  return Outcome::failed(kAbrt);
+}
+
 Parsed parse_set_multiple(const Drive&, const Command& command, const TaskFile& registers) {
   const uint8_t count = registers.count.current;
   if (count > kMaxMultiple || (count != 0 && !std::has_single_bit(count))) return refused(kAbrt);
@@ -148,6 +177,11 @@ Outcome accept_native_max(Drive& drive, const Request& request, std::span<uint8_
 
 Outcome accept_identify(Drive& drive, const Request&, std::span<uint8_t> block) {
   identify_device(drive, block);
+  return {};
+}
+
+Outcome accept_identify_packet(Drive& drive, const Request&, std::span<uint8_t> block) {
+  identify_packet_device(drive, block);
   return {};
 }
 
@@ -294,6 +328,29 @@ constexpr Command kCommands[] = {
     plain(0x99, "SLEEP", accept_sleep, flush_media),
 };
 
+// A packet device has few commands of its own: the drive's work is done by PACKET. DEVICE RESET is the
+// channel's business, since it is heard even by a busy device.
+constexpr Command kPacketDeviceCommands[] = {
+    {.opcode = 0x00, .name = "NOP", .parse = parse_abort},
+    {.opcode = 0xa0, .name = "PACKET", .protocol = Protocol::Packet, .parse = parse_packet},
+    {.opcode = 0xa1,
+     .name = "IDENTIFY PACKET DEVICE",
+     .protocol = Protocol::PioIn,
+     .parse = parse_plain,
+     .accept = accept_identify_packet},
+    plain(0xec, "IDENTIFY DEVICE", accept_other_kind),
+    plain(0x20, "READ SECTORS", accept_other_kind),
+    {.opcode = 0xef, .name = "SET FEATURES", .parse = parse_packet_set_features},
+    {.opcode = kExecuteDeviceDiagnostic,
+     .name = "EXECUTE DEVICE DIAGNOSTIC",
+     .protocol = Protocol::Diagnostic,
+     .parse = parse_plain},
+    plain(0xe0, "STANDBY IMMEDIATE", accept_standby),
+    plain(0xe1, "IDLE IMMEDIATE", accept_idle),
+    plain(0xe5, "CHECK POWER MODE", accept_check_power),
+    plain(0xe6, "SLEEP", accept_sleep),
+};
+
 constexpr std::array<const Command*, 256> index_by_opcode() {
   std::array<const Command*, 256> index{};
   for (const Command& command : kCommands) index[command.opcode] = &command;
@@ -305,6 +362,11 @@ constexpr auto kByOpcode = index_by_opcode();
 
 const Command* find_ata_command(uint8_t opcode) {
   return kByOpcode[opcode];
+}
+
+const Command* find_packet_device_command(uint8_t opcode) {
+  const auto* found = std::ranges::find(kPacketDeviceCommands, opcode, &Command::opcode);
+  return found == std::end(kPacketDeviceCommands) ? nullptr : found;
 }
 
 std::span<const Command> ata_commands() {

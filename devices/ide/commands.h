@@ -1,4 +1,4 @@
-// The command table of an ATA disk: opcode to Command.
+// The command tables of an ATA disk and of a packet device: opcode to Command.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +11,7 @@ namespace spindle::ide {
 /// The row for `opcode`, or null: such a command is aborted.
 const Command* find_ata_command(uint8_t opcode);
 std::span<const Command> ata_commands();
+/// The same for a packet device.
+const Command* find_packet_device_command(uint8_t opcode);
 
 }  // namespace spindle::ide

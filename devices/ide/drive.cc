@@ -35,6 +35,12 @@ Drive::Drive(std::shared_ptr<Disk> disk, DriveOptions options, unsigned unit)
   show_signature();
 }
 
+Drive::Drive(std::unique_ptr<Cdrom> cdrom, DriveOptions options, unsigned unit)
+    : cdrom_(std::move(cdrom)), options_(std::move(options)), unit_(unit) {
+  power_on();
+  show_signature();
+}
+
 uint64_t Drive::sectors() const {
   return std::min(disk_->size() >> kSectorShift, kMaxLba48Sectors);
 }
@@ -84,11 +90,18 @@ void Drive::show_address(const Request& request, uint64_t lba) {
   }
 }
 
-void Drive::show_signature() {
+void Drive::put_signature() {
   registers = TaskFile{};
   registers.count.current = 1;
   registers.lba_low.current = 1;
-  status = kReady;
+  if (!is_packet()) return;
+  registers.lba_mid.current = kPacketSignatureMid;
+  registers.lba_high.current = kPacketSignatureHigh;
+}
+
+void Drive::show_signature() {
+  put_signature();
+  status = is_packet() ? 0 : kReady;
   error = kDiagnosticPassed;
   interrupt_pending = false;
 }
@@ -98,6 +111,7 @@ void Drive::power_on() {
   transfer_mode = kModePio | kHighestPio;
   power = Power::Active;
   smart.powered_on();
+  if (is_packet()) cdrom_->power_on();
   revert_on_soft_reset = false;
 }
 
@@ -107,7 +121,7 @@ void Drive::soft_reset() {
 }
 
 const Command* Drive::find(uint8_t opcode) const {
-  return find_ata_command(opcode);
+  return is_packet() ? find_packet_device_command(opcode) : find_ata_command(opcode);
 }
 
 }  // namespace spindle::ide

@@ -1,4 +1,5 @@
-// Drive: one ATA device on a channel: its registers, what the guest has chosen, and its Disk.
+// Drive: one device on a channel: its registers, what the guest has chosen, and its Disk; or, of a packet
+// device, the tray that a Disk may lie in.
 //
 // The write cache is not a setting here: it belongs to the Disk, which alone knows whether it is on (D1-D4).
 //
@@ -11,15 +12,16 @@
 
 #include "block/disk.h"
 #include "block/result.h"
+#include "devices/ide/cdrom.h"
 #include "devices/ide/request.h"
 #include "devices/ide/smart.h"
 
 namespace spindle::ide {
 
 struct DriveOptions {
-  std::string serial = "";  ///< at most 20 printable ASCII characters; empty: one made from the position
-  std::string model = "SPINDLE HARDDISK";  ///< at most 40
-  std::string firmware = "1.0";            ///< at most 8
+  std::string serial = "";       ///< at most 20 printable ASCII characters; empty: one made from the position
+  std::string model = "";        ///< at most 40; empty: SPINDLE HARDDISK, or SPINDLE DVD-ROM
+  std::string firmware = "1.0";  ///< at most 8
 };
 
 /// Nothing if the strings fit IDENTIFY DEVICE, else what is wrong.
@@ -48,8 +50,11 @@ class Drive {
   enum class Power : uint8_t { Active, Idle, Standby, Sleep };
 
   Drive(std::shared_ptr<Disk> disk, DriveOptions options, unsigned unit);
+  Drive(std::unique_ptr<Cdrom> cdrom, DriveOptions options, unsigned unit);
 
   // ---- any thread ----
+  /// Whether it is a packet device, which has a cdrom() instead of a disk().
+  bool is_packet() const { return cdrom_ != nullptr; }
   Disk& disk() const { return *disk_; }
   const DriveOptions& options() const { return options_; }
   unsigned unit() const { return unit_; }
@@ -59,6 +64,8 @@ class Drive {
   Geometry default_geometry() const;
 
   // ---- under the channel's lock ----
+  Cdrom& cdrom() const { return *cdrom_; }
+
   TaskFile registers;
   uint8_t status = kReady;  ///< without BSY and DRQ, which the channel knows
   uint8_t error = kDiagnosticPassed;
@@ -82,7 +89,10 @@ class Drive {
   /// Puts `lba` into the registers in the way that `request` addressed the drive.
   void show_address(const Request& request, uint64_t lba);
 
-  /// What a reset leaves: the signature of an ATA device, no error, no interrupt (ATA/ATAPI-6, 9.12).
+  /// The device's signature, in the registers only.
+  void put_signature();
+  /// What a reset leaves: the signature, no error, no interrupt, and of a packet device no DRDY either
+  /// (ATA/ATAPI-6, 9.12).
   void show_signature();
   /// Settings after power-on or machine reset.
   void power_on();
@@ -93,6 +103,7 @@ class Drive {
   Geometry translated(uint32_t heads, uint32_t sectors_per_track) const;
 
   std::shared_ptr<Disk> disk_;
+  std::unique_ptr<Cdrom> cdrom_;
   DriveOptions options_;
   unsigned unit_;
 };

@@ -15,8 +15,10 @@ constexpr uint16_t kValid = 1u << 14;
 
 // Command set bits, shared by "supported" and "enabled" words.
 constexpr uint16_t kSet82Nop = 1u << 14;
+constexpr uint16_t kSet82DeviceReset = 1u << 9;
 constexpr uint16_t kSet82LookAhead = 1u << 6;
 constexpr uint16_t kSet82WriteCache = 1u << 5;
+constexpr uint16_t kSet82Packet = 1u << 4;
 constexpr uint16_t kSet82PowerManagement = 1u << 3;
 constexpr uint16_t kSet82Smart = 1u << 0;
 constexpr uint16_t kSet83FlushExt = 1u << 13;
@@ -127,14 +129,26 @@ uint16_t sector_size(const Drive& drive) {
   return static_cast<uint16_t>(kValid | kSeveralPerPhysical | (std::countr_zero(physical) - kSectorShift));
 }
 
+void set_strings(Words& words, const Drive& drive) {
+  words.set_string(10, 10, drive.options().serial);
+  words.set_string(23, 4, drive.options().firmware);
+  words.set_string(27, 20, drive.options().model);
+}
+
+// Word 255: signature A5h, and the byte that makes all 512 sum to zero.
+void store_with_checksum(Words& words, std::span<uint8_t> block) {
+  words.set(255, 0xa5);
+  words.store(block);
+  const unsigned sum = std::accumulate(block.begin(), block.begin() + kSectorBytes, 0u);
+  block[511] = static_cast<uint8_t>(0x100 - (sum & 0xff));
+}
+
 }  // namespace
 
 void identify_device(const Drive& drive, std::span<uint8_t> block) {
   Words words;
   words.set(0, 1u << 6);  // an ATA device, not removable
-  words.set_string(10, 10, drive.options().serial);
-  words.set_string(23, 4, drive.options().firmware);
-  words.set_string(27, 20, drive.options().model);
+  set_strings(words, drive);
   words.set(47, 0x80 << 8 | kMaxMultiple);
   words.set(50, kValid);
   if (drive.settings.multiple != 0) words.set(59, 1u << 8 | drive.settings.multiple);
@@ -150,12 +164,27 @@ void identify_device(const Drive& drive, std::span<uint8_t> block) {
   constexpr uint16_t kNonRotating = 1;
   constexpr uint16_t kNominalRate = 7200;
   words.set(217, drive.disk().node().facts().rotational ? kNominalRate : kNonRotating);
+  store_with_checksum(words, block);
+}
 
-  words.set(255, 0xa5);
-  words.store(block);
-  // Word 255: signature A5h, and the byte that makes all 512 sum to zero.
-  const unsigned sum = std::accumulate(block.begin(), block.begin() + kSectorBytes, 0u);
-  block[511] = static_cast<uint8_t>(0x100 - (sum & 0xff));
+void identify_packet_device(const Drive& drive, std::span<uint8_t> block) {
+  constexpr uint16_t kPacketDevice = 2u << 14, kCdRom = 5u << 8, kRemovable = 1u << 7;
+  constexpr uint16_t kDrqWithin50us = 2u << 5, kTwelveByteCdb = 0;
+  Words words;
+  set_strings(words, drive);
+  set_transfer_modes(words, drive);
+  words.set(0, kPacketDevice | kCdRom | kRemovable | kDrqWithin50us | kTwelveByteCdb);
+  words.set(49, 1u << 11 | 1u << 9 | 1u << 8);  // IORDY, LBA, DMA
+  words.set(53, 6);                             // words 64-70 and 88 are valid
+  words.set(80, 0x01f0);                        // ATA/ATAPI-4 to ATA8-ACS
+  constexpr uint16_t kAlways = kSet82Nop | kSet82DeviceReset | kSet82Packet | kSet82PowerManagement;
+  words.set(82, kAlways);
+  words.set(83, kValid);
+  words.set(84, kValid);
+  words.set(85, kAlways);
+  words.set(87, kValid);
+  words.set(93, hardware_reset_result(drive));
+  store_with_checksum(words, block);
 }
 
 }  // namespace spindle::ide

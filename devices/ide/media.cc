@@ -1,6 +1,7 @@
 #include "devices/ide/media.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "devices/ide/drive.h"
@@ -88,6 +89,27 @@ Task<Outcome> write_media(Drive& drive, const Request& request, Buffers data) {
   const Error& error = *result.error();
   co_return Outcome{
       .error = write_error(error), .lba = request.lba, .fault = modification_fault(drive, error)};
+}
+
+Task<Outcome> read_disc(Drive&, const Request& request, Buffers data) {
+  Disk& disk = *request.medium;
+  const uint64_t offset = request.lba << kSectorShift;
+  const uint64_t there = std::min(data.size, disk.size() - std::min(disk.size(), offset));
+  std::vector<iovec> parts;
+  slice(data.parts, there, data.size - there, parts);
+  for (const iovec& beyond : parts) std::memset(beyond.iov_base, 0, beyond.iov_len);
+  if (there == 0) co_return Outcome{};
+  slice(data.parts, 0, there, parts);
+  const Buffers buffers(parts, there);
+  auto result = co_await disk.read(offset, buffers);
+  if (result) co_return Outcome{};
+  Request read = request;
+  read.bytes = there;
+  const Outcome located = co_await locate_read_error(disk, read, buffers, kUnc);
+  Sense sense = kUnrecoveredReadError;
+  sense.has_block = true;
+  sense.block = static_cast<uint32_t>(located.lba.value_or(request.lba) >> (kDiscBlockShift - kSectorShift));
+  co_return Outcome{.sense = sense};
 }
 
 Task<Outcome> verify_media(Drive& drive, const Request& request, Buffers) {

@@ -29,4 +29,8 @@ Task<Outcome> flush_media(Drive& drive, const Request& request, Buffers data);
 Task<Outcome> enable_write_cache(Drive& drive, const Request& request, Buffers data);
 Task<Outcome> disable_write_cache(Drive& drive, const Request& request, Buffers data);
 
+/// Blocks of a disc (Request::medium), for packet commands. Its errors are sense data. What lies beyond the
+/// medium's end within its last block is zeroes.
+Task<Outcome> read_disc(Drive& drive, const Request& request, Buffers data);
+
 }  // namespace spindle::ide

@@ -30,6 +30,18 @@ pci::Identity identity(PiixModel model) {
           .prog_if = 0x80};  // both channels in compatibility mode, bus master capable
 }
 
+// What a drive is called if nobody said; an error if there is no such channel.
+Result<> fill_in(unsigned channel, unsigned unit, const std::string& name, const char* model,
+                 DriveOptions& options) {
+  if (channel >= kChannels) {
+    return std::unexpected(Error::invalid(
+        "attach", name, fmt::format("the IDE controller has channels 0 and 1, not {}", channel)));
+  }
+  if (options.serial.empty()) options.serial = fmt::format("SPINDLE-{:04}", 2 * channel + unit + 1);
+  if (options.model.empty()) options.model = model;
+  return {};
+}
+
 }  // namespace
 
 PiixIde::PiixIde(const GuestMemory& memory, Reactor& reactor, std::array<InterruptLine*, kChannels> lines,
@@ -53,12 +65,14 @@ PiixIde::PiixIde(const GuestMemory& memory, Reactor& reactor, std::array<Interru
 }
 
 Result<> PiixIde::attach(unsigned channel, unsigned unit, std::shared_ptr<Disk> disk, DriveOptions options) {
-  if (channel >= kChannels) {
-    return std::unexpected(Error::invalid(
-        "attach", disk->id(), fmt::format("the IDE controller has channels 0 and 1, not {}", channel)));
-  }
-  if (options.serial.empty()) options.serial = fmt::format("SPINDLE-{:04}", 2 * channel + unit + 1);
+  SPINDLE_TRY(fill_in(channel, unit, disk->id(), "SPINDLE HARDDISK", options));
   return channels_[channel].attach(unit, std::move(disk), std::move(options));
+}
+
+Result<> PiixIde::attach_cdrom(unsigned channel, unsigned unit, std::shared_ptr<Disk> medium,
+                               const std::string& name, DriveOptions options) {
+  SPINDLE_TRY(fill_in(channel, unit, name, "SPINDLE DVD-ROM", options));
+  return channels_[channel].attach_cdrom(unit, std::move(medium), std::move(options), name);
 }
 
 void PiixIde::config_changed() {

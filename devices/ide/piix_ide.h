@@ -43,6 +43,9 @@ class PiixIde final : public pci::PciFunction {
   /// Puts a drive on a channel, before the machine runs. Fails if the place does not exist or is taken, or if
   /// the options' strings do not fit.
   Result<> attach(unsigned channel, unsigned unit, std::shared_ptr<Disk> disk, DriveOptions options = {});
+  /// The same with a CD-ROM drive; without a medium it is empty. `name` is what errors call it.
+  Result<> attach_cdrom(unsigned channel, unsigned unit, std::shared_ptr<Disk> medium,
+                        const std::string& name, DriveOptions options = {});
 
   /// Eight ports; the first is the 16-bit data register.
   IoHandler& command_block(unsigned channel) { return command_blocks_[channel]; }

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <random>
 
-#include "devices/ide/test_driver.h"
+#include "devices/ide/packet_driver.h"
 
 namespace spindle::ide::test {
 namespace {
@@ -88,12 +88,15 @@ TEST_CASE("two vCPUs keep a channel each busy while others look on") {
 
 // One step of a host that has lost its mind: any register, any value, resets, starts and stops.
 void mad_step(Rig& rig, HostDriver& host, std::mt19937& random) {
-  static constexpr uint8_t kOpcodes[] = {0x20, 0x24, 0xc4, 0x29, 0xc8, 0x25, 0x30, 0x34, 0xc5, 0x39, 0xce,
-                                         0xca, 0x35, 0x3d, 0x40, 0xe7, 0xea, 0xef, 0xc6, 0x91, 0x90, 0xec,
-                                         0xe0, 0xe5, 0xe6, 0x00, 0xa1, 0x08, 0x06, 0x27, 0xf8, 0xb0, 0xb0};
+  static constexpr uint8_t kOpcodes[] = {0x20, 0x24, 0xc4, 0x29, 0xc8, 0x25, 0x30, 0x34, 0xc5, 0x39,
+                                         0xce, 0xca, 0x35, 0x3d, 0x40, 0xe7, 0xea, 0xef, 0xc6, 0x91,
+                                         0x90, 0xec, 0xe0, 0xe5, 0xe6, 0x00, 0xa1, 0x08, 0x06, 0x27,
+                                         0xf8, 0xb0, 0xb0, 0xa0, 0xa0, 0xa0, 0xa1, 0x08};
   // Cache on and off, TRIM, and SMART's.
   static constexpr uint8_t kFeatureValues[] = {0x02, 0x82, 0x02, 0x82, 0x01, 0xd0,
                                                0xd1, 0xd5, 0xd8, 0xd9, 0xda};
+  static constexpr uint8_t kPacketOpcodes[] = {0x00, 0x03, 0x12, 0x1b, 0x1e, 0x25, 0x28,
+                                               0x28, 0x43, 0x46, 0x4a, 0x5a, 0xa8, 0xbe};
   uint8_t bytes[64];
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
   const unsigned size = 1u << (random() % 3);
@@ -118,6 +121,11 @@ void mad_step(Rig& rig, HostDriver& host, std::mt19937& random) {
       rig.ide->command_block(0).read_repeated(kData, bytes, size);
       break;
     case 7:
+      if (random() % 2) {  // something that a packet device understands, of blocks that are there
+        std::fill_n(bytes, 6, uint8_t{0});
+        bytes[0] = kPacketOpcodes[random() % std::size(kPacketOpcodes)];
+        bytes[4] = static_cast<uint8_t>(random() % 8);
+      }
       rig.ide->command_block(0).write_repeated(kData, bytes, size);
       break;
     case 8:
@@ -154,8 +162,8 @@ void mad_step(Rig& rig, HostDriver& host, std::mt19937& random) {
   }
 }
 
-TEST_CASE("whatever hosts write, from two threads at once, the channel comes back after a reset") {
-  Rig rig({.discard = true, .places = {0, 1}});
+// Two hosts on one channel, and then a machine reset.
+void go_mad(Rig& rig) {
   // Eight tables, good and bad ones among them, that DMA never writes to.
   const HostDriver::Region regions[] = {{0x20000, 0x10000}, {0x30000, 512},    {0x40001, 3},
                                         {0x50000, 0x8000},  {0xfff00000, 512}, {0x60000, 0x10000},
@@ -175,6 +183,12 @@ TEST_CASE("whatever hosts write, from two threads at once, the channel comes bac
   rig.ide->reset();
   rig.power_up();
   host.wait_not_busy();
+}
+
+TEST_CASE("whatever hosts write, from two threads at once, the channel comes back after a reset") {
+  Rig rig({.discard = true, .places = {0, 1}});
+  go_mad(rig);
+  HostDriver host = rig.driver();
   for (unsigned unit : {0u, 1u}) {
     CHECK(host.identify(unit)[0] == 0x0040);
     const auto data = Rig::pattern_bytes(static_cast<uint8_t>(unit), kSectorBytes);
@@ -183,6 +197,18 @@ TEST_CASE("whatever hosts write, from two threads at once, the channel comes bac
     CHECK(host.pio_out(write, data).opcode == kReady);
     CHECK(rig.node(unit).bytes(17 * kSectorBytes, kSectorBytes) == data);
   }
+}
+
+TEST_CASE("the same with a CD-ROM drive: it reads what is on its medium afterwards") {
+  Rig rig({.places = {0}, .discs = {1}});
+  const auto content = Rig::pattern_bytes(3, 16 * kDiscBlockBytes);
+  rig.node(1).put(0, content);
+  go_mad(rig);
+  PacketHost cd(rig, 1);
+  cd.pio({kStartStopUnit, 0, 0, 0, 3});  // whatever became of the tray
+  cd.sense();
+  CHECK(cd.pio(PacketHost::read10(0, 16)).data == content);
+  CHECK(cd.host.identify(0)[0] == 0x0040);
 }
 
 TEST_CASE("soft resets at random moments of DMA writes: each write is whole and in its place, or absent") {

@@ -22,7 +22,12 @@
 
 #include "block/io/task.h"
 #include "block/node.h"
+#include "devices/ide/mmc.h"
 #include "devices/ide/task_file.h"
+
+namespace spindle {
+class Disk;
+}
 
 namespace spindle::ide {
 
@@ -37,6 +42,7 @@ enum class Protocol : uint8_t {
   DmaIn,
   DmaOut,
   Diagnostic,  ///< EXECUTE DEVICE DIAGNOSTIC: addresses both devices
+  Packet,      ///< PACKET: a command block from the host, and then what it says
 };
 
 /// What of the medium an error is about, for SMART. None: the request was at fault.
@@ -53,6 +59,7 @@ struct Outcome {
   uint32_t good_sectors = 0;          ///< of a failed transfer: how many leading sectors are fine
   std::optional<uint8_t> count = {};  ///< a result in the Count register
   Fault fault = Fault::None;
+  Sense sense = {};  ///< of a packet command that failed
 
   bool ok() const { return error == 0; }
   static Outcome failed(uint8_t error_register) { return {.error = error_register}; }
@@ -85,6 +92,9 @@ struct Request {
   uint64_t lba = 0;                     ///< first sector, for commands that have one
   uint64_t bytes = 0;                   ///< data to move, or to verify: of ATA commands whole sectors
   uint32_t block_bytes = kSectorBytes;  ///< PIO: at most so many bytes a DRQ block
+
+  Disk* medium = nullptr;  ///< packet commands that read: what from,
+  uint64_t insertion = 0;  ///< and which insertion of the drive's (Cdrom) it was
 
   uint32_t sectors() const { return static_cast<uint32_t>(bytes >> kSectorShift); }
   /// The part [done, done + count) of it, in bytes; `done` is whole sectors.

@@ -286,7 +286,10 @@ struct RigOptions {
   bool discard = false;
   uint32_t discard_granularity = kSectorBytes;
   bool discard_zeroes = true;
-  std::vector<unsigned> places = {0};  ///< 2 * channel + unit
+  std::vector<unsigned> places = {0};       ///< 2 * channel + unit
+  std::vector<unsigned> discs = {};         ///< CD-ROM drives with a medium each
+  std::vector<unsigned> empty_drives = {};  ///< and without one
+  uint64_t disc_bytes = 4u << 20;
   DriveOptions drive = {};
 };
 
@@ -314,7 +317,20 @@ class Rig {
       auto attached = ide->attach(place / 2, place % 2, disk, options.drive);
       if (!attached) throw std::runtime_error(attached.error()->message());
     }
+    for (unsigned place : options.discs) {
+      auto node = std::make_shared<MemoryNode>(reactor_thread->reactor(), options.disc_bytes);
+      auto disk =
+          std::make_shared<Disk>(node, DiskOptions{.id = "cd" + std::to_string(place), .read_only = true});
+      nodes.push_back(node);
+      disks.push_back(disk);
+      attach_cdrom(place, disk, options.drive);
+    }
+    for (unsigned place : options.empty_drives) attach_cdrom(place, nullptr, options.drive);
     power_up();
+  }
+  void attach_cdrom(unsigned place, std::shared_ptr<Disk> medium, const DriveOptions& drive) {
+    auto attached = ide->attach_cdrom(place / 2, place % 2, std::move(medium), "cd", drive);
+    if (!attached) throw std::runtime_error(attached.error()->message());
   }
   ~Rig() {
     reactor_thread->call([this] { return ide->drain(); });

@@ -16,7 +16,8 @@ import debkernel
 import initramfs
 
 HERE = Path(__file__).resolve().parent.parent
-MODULES = ("ata_piix", "sd_mod", "sg", "virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "pvpanic-mmio", "button", "evdev")
+MODULES = ("ata_piix", "sd_mod", "sg", "virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "pvpanic-mmio", "button", "evdev",
+           "sr_mod", "isofs")
 PROGRAMS = ("sg_sat_set_features", "sg_sat_identify", "hdparm", "mkfs.ext4", "blkdiscard")
 
 

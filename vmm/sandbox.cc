@@ -67,9 +67,9 @@ constexpr int kEverybody[] = {SCMP_SYS(brk),
                               SCMP_SYS(write),
                               SCMP_SYS(writev)};
 // Statistics, the control socket's name, and the kernel loaded again at a reset.
-constexpr int kMain[] = {SCMP_SYS(fchmod), SCMP_SYS(fstat),    SCMP_SYS(lseek),
-                         SCMP_SYS(openat), SCMP_SYS(pread64),  SCMP_SYS(newfstatat),
-                         SCMP_SYS(rename), SCMP_SYS(readlink), SCMP_SYS(unlink)};
+constexpr int kMain[] = {SCMP_SYS(fchmod),   SCMP_SYS(fstat),   SCMP_SYS(getcwd),     SCMP_SYS(lseek),
+                         SCMP_SYS(openat),   SCMP_SYS(pread64), SCMP_SYS(newfstatat), SCMP_SYS(rename),
+                         SCMP_SYS(readlink), SCMP_SYS(unlink)};
 constexpr int kVcpu[] = {SCMP_SYS(eventfd2)};  // interrupts of MSI-X vectors
 // Reading, writing and flushing go by the ring; these open, lock, look at and resize images.
 constexpr int kDisks[] = {SCMP_SYS(eventfd2),

@@ -10,6 +10,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -20,10 +21,13 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "block/test_support/environment.h"
+#include "vmm/statistics.h"
 #include "vmm/terminal.h"
 
 namespace spindle::vmm {
@@ -195,6 +199,29 @@ TEST_CASE("sandbox: no capabilities are left, but to write other users' files wh
       if (right != 5) _exit(5);
     });
     INFO(to_string(role));
+    CHECK(ended.status == 0);
+  }
+}
+
+TEST_CASE("sandbox: main writes statistics, whatever the name is") {
+  if (skipped()) return;
+  const test::TempDir directory;
+  REQUIRE(directory.ok());
+  REQUIRE(symlink("file", directory.file("link").c_str()) == 0);
+  REQUIRE(mkfifo(directory.file("fifo").c_str(), 0600) == 0);
+  for (const std::string name : {"file", "link", "./file", "fifo", "/dev/null", "nowhere/file"}) {
+    const Ended ended = in_child([&] {
+      if (chdir(directory.path().c_str()) != 0 || !Sandbox::switch_on()) _exit(99);
+      std::thread([&] {
+        if (!Sandbox::confine(ThreadRole::Main)) _exit(98);
+        const bool possible = name != "fifo" && name != "nowhere/file";  // nobody reads the FIFO
+        for (int round = 0; round < 2; ++round) {
+          if (!memory_use("guest")) _exit(6);
+          if (write_json_file(name, {{"round", round}}).has_value() != possible) _exit(5);
+        }
+      }).join();
+    });
+    INFO(name << ": " << ended.said);
     CHECK(ended.status == 0);
   }
 }

@@ -146,6 +146,8 @@ const std::map<std::string, Setter>& setters() {
       {"unit",
        [](DiskSpec& spec, const std::string& value) { return set_bounded(spec.unit, "unit", value, 1); }},
       {"queues", set_queues},
+      {"packed",
+       [](DiskSpec& spec, const std::string& value) { return set_switch(spec.packed, "packed", value); }},
       {"discard",
        [](DiskSpec& spec, const std::string& value) -> Result<> {
          if (value != "unmap" && value != "ignore")
@@ -312,6 +314,10 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
     return std::unexpected(
         spec_error("readonly=off: nobody writes to a CD-ROM; leave it out with media=cdrom"));
   spec.read_only |= spec.cdrom;
+  if (spec.interface == DiskInterface::Ide && seen.contains("packed")) {
+    return std::unexpected(
+        spec_error("packed= is for if=virtio, whose queues it is about; with if=ide leave it out"));
+  }
   if (seen.contains("volatile-max") && !spec.volatile_filter) {
     return std::unexpected(spec_error("volatile-max= means nothing without volatile=on"));
   }

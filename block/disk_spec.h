@@ -37,6 +37,7 @@ struct DiskSpec {
   std::optional<unsigned> bus;                    ///< ide: channel 0 or 1
   std::optional<unsigned> unit;                   ///< ide: drive 0 or 1
   unsigned queues = 1;                            ///< virtio: 1 to 64
+  bool packed = false;                            ///< virtio: offer packed rings
   LockPolicy locking = LockPolicy::Auto;
   bool flush_elision = true;
   bool drop_cache = true;  ///< start without what the page cache holds of the file (D6)

@@ -90,6 +90,12 @@ TEST_CASE("spec: a CD-ROM is read-only, and on IDE") {
   }
 }
 
+TEST_CASE("spec: packed rings of a virtio disk") {
+  CHECK_FALSE(parsed("file=x").packed);
+  CHECK(parsed("file=x,packed=on").packed);
+  CHECK_FALSE(parsed("file=x,packed=off,if=virtio").packed);
+}
+
 TEST_CASE("spec: queues of a virtio disk") {
   CHECK(parsed("file=x,queues=1").queues == 1);
   CHECK(parsed("queues=64,if=virtio,file=x").queues == 64);
@@ -141,6 +147,8 @@ TEST_CASE("spec: every mistake is one line that names the option and what is all
       {"file=a,if=ide,media=cdrom,readonly=off", "readonly=off", "media=cdrom"},
       {"file=a,rerror=enospc", "rerror=enospc", "report, ignore or stop"},
       {"file=a,werror=panic", "werror=panic", "enospc"},
+      {"file=a,packed=yes", "packed=yes", "on or off"},
+      {"file=a,packed=off,if=ide", "packed=", "if=virtio"},
       {"file=a,discard=on", "discard=on", "unmap or ignore"},
       {"file=a,locking=maybe", "locking=maybe", "auto, on or off"},
       {"file=a,fault=flush:2:EWHAT", "fault=", "EWHAT"},

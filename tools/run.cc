@@ -150,7 +150,7 @@ void add_run_command(CLI::App& app, Action& action) {
       ->add_option("--disk", options->disks,
                    "a disk; may be given several times.\n"
                    "file=F[,format=raw][,if=virtio|ide][,readonly=on][,serial=S][,id=ID][,bus=B,unit=U]\n"
-                   "[,queues=N][,discard=unmap|ignore][,media=disk|cdrom]\n"
+                   "[,queues=N][,packed=on][,discard=unmap|ignore][,media=disk|cdrom]\n"
                    "[,cache=writeback|none|writethrough|directsync|unsafe]\n"
                    "and more: docs/disk-options.md")
       ->type_name("SPEC")

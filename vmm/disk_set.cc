@@ -152,7 +152,9 @@ class DiskSet::Devices {
     const PciSlot slot{.device = kFirstVirtioDevice + entry.place.unit};
     Virtio made{.disk = entry.disk};
     auto device = virtio::VirtioBlk::create(*entry.disk, wiring.memory,
-                                            {.serial = entry.spec.serial, .queues = entry.spec.queues});
+                                            {.serial = entry.spec.serial,
+                                             .queues = entry.spec.queues,
+                                             .packed = entry.spec.packed});
     if (!device) return std::unexpected(device.error());
     made.device = std::move(*device);
     made.messages = std::make_unique<VmMessages>(wiring.vm, next_gsi, wiring.fault);

@@ -35,11 +35,8 @@ class VirtioBlk::Queue final : public Reactor::BatchHook {
   Queue(VirtioBlk& device, unsigned index) : device_(device), index_(index) {}
 
   std::string_view start(const QueueLayout& layout) {
-    const uint64_t features = device_.acknowledged_;
-    const RingFeatures ring{.indirect = (features & kFeatureRingIndirectDesc) != 0,
-                            .event_idx = (features & kFeatureRingEventIdx) != 0};
-    const auto wrong =
-        ring_.enable(layout, device_.memory_, ring, device_.options_.queue_size, device_.options_.queue_size);
+    const auto wrong = ring_.enable(layout, device_.memory_, device_.ring_features(),
+                                    device_.options_.queue_size, device_.options_.queue_size);
     if (wrong.empty()) wake();  // a notification may have come before there was anybody to hear it
     return wrong;
   }
@@ -150,7 +147,8 @@ VirtioBlk::~VirtioBlk() {
 uint64_t VirtioBlk::features() const {
   return kFeatureVersion1 | kFeatureRingIndirectDesc | kFeatureRingEventIdx | kFeatureRingReset | kBlkSegMax |
          kBlkBlkSize | kBlkFlush | kBlkTopology | kBlkConfigWce | kBlkDiscard | kBlkWriteZeroes |
-         (disk_.read_only() ? kBlkReadOnly : 0) | (queues_.size() > 1 ? kBlkMq : 0);
+         (disk_.read_only() ? kBlkReadOnly : 0) | (queues_.size() > 1 ? kBlkMq : 0) |
+         (options_.packed ? kFeatureRingPacked : 0);
 }
 
 bool VirtioBlk::acknowledge(uint64_t features) {
@@ -192,7 +190,13 @@ bool VirtioBlk::config_writable(uint64_t offset, std::size_t width) const {
 }
 
 std::string_view VirtioBlk::check_queue(const QueueLayout& layout) const {
-  return Virtqueue::check(layout, memory_, options_.queue_size);
+  return Virtqueue::check(layout, memory_, ring_features(), options_.queue_size);
+}
+
+RingFeatures VirtioBlk::ring_features() const {
+  return {.indirect = acknowledged(kFeatureRingIndirectDesc),
+          .event_idx = acknowledged(kFeatureRingEventIdx),
+          .packed = acknowledged(kFeatureRingPacked)};
 }
 
 // A driver that cannot flush must find its writes durable. If the flush of what came before fails, the disk

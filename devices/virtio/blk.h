@@ -32,6 +32,7 @@ struct BlkOptions {
   std::string serial;         ///< what GET_ID answers, cut to 20 bytes
   uint32_t queue_size = 256;  ///< largest queue offered: a power of two, 4 to 1024 (the kernel's IOV_MAX)
   unsigned queues = 1;
+  bool packed = false;  ///< offer packed rings
 };
 
 class VirtioBlk final : public Device {
@@ -83,6 +84,7 @@ class VirtioBlk final : public Device {
   Detached run(Queue& queue, Request& request, Operation operation, uint64_t written);
   void finish(Queue& queue, Request& request, uint8_t status, uint64_t written);
   void give_back(Queue& queue, Request& request);
+  RingFeatures ring_features() const;
   uint64_t answer_id(const BlkRequest& request) const;
   bool acknowledged(uint64_t feature) const {
     return acknowledged_.load(std::memory_order_acquire) & feature;

@@ -225,6 +225,10 @@ TEST_CASE("only a subset of the features offered is accepted, with VERSION_1") {
   CHECK_FALSE(device->acknowledge(kFeatureVersion1 | kBlkReadOnly));
   CHECK_FALSE(device->acknowledge(kFeatureVersion1 | 1ull << 63));
   CHECK_FALSE(device->acknowledge(kFeatureVersion1 | kBlkMq));
+  CHECK_FALSE(device->acknowledge(kFeatureVersion1 | kFeatureRingPacked));
+  auto packed = *VirtioBlk::create(disk, ram.memory(), BlkOptions{.packed = true});
+  CHECK(packed->acknowledge(kFeatureVersion1 | kFeatureRingPacked));
+  CHECK(packed->acknowledge(kFeatureVersion1));  // the driver's choice
 }
 
 TEST_CASE("options that make no device are refused") {
@@ -300,7 +304,7 @@ TEST_CASE("a broken ring asks for a reset, and what is in flight still ends") {
   TestRequest request(rig.ram, 512);
   rig.node->hold(Op::Read);
   rig.start(request, kBlkTypeIn, 0);
-  rig.queue.set_available_index(1000);
+  rig.queue.spoil();
   rig.device->notify(0);
   rig.settle();
   CHECK_FALSE(rig.transport.reason.empty());

@@ -18,7 +18,7 @@ using spindle::test::MemoryNode;
 using Op = MemoryNode::Kind;
 
 inline constexpr uint64_t kDiskBytes = 1 << 20;
-inline constexpr uint64_t kRingFeatures = kFeatureVersion1 | kFeatureRingIndirectDesc | kFeatureRingEventIdx;
+inline constexpr uint64_t kRingFeatures = kRingKind | kFeatureRingIndirectDesc | kFeatureRingEventIdx;
 
 struct BlkRig {
   explicit BlkRig(uint64_t blk_features = kBlkFlush | kBlkConfigWce, CacheMode cache = CacheMode::Writeback,
@@ -26,7 +26,8 @@ struct BlkRig {
       : reactor(*Reactor::create()),
         node(std::make_shared<MemoryNode>(*reactor, kDiskBytes)),
         disk(node, DiskOptions{.id = "disk0", .cache = cache, .read_only = read_only, .discard = unmap}),
-        device(*VirtioBlk::create(disk, ram.memory(), BlkOptions{.serial = "serial-number-0123456789"})),
+        device(*VirtioBlk::create(disk, ram.memory(),
+                                  BlkOptions{.serial = "serial-number-0123456789", .packed = kPackedRings})),
         queue(ram, queue_size, true) {
     std::vector<uint8_t> pattern(kDiskBytes);
     for (uint64_t i = 0; i < kDiskBytes; ++i) pattern[i] = static_cast<uint8_t>(i * 7 + i / 512);

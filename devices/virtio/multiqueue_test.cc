@@ -109,7 +109,7 @@ TEST_CASE("D2, D3: the cache mode is the disk's: after a toggle the writes of al
 TEST_CASE("a queue that breaks leaves the others at work") {
   Rig rig(2);
   TestRequest request(rig.ram, 512);
-  rig.queues[0]->set_available_index(1000);
+  rig.queues[0]->spoil();
   rig.driver.write(rig.driver.notify_offset(0), 2, 0);
   rig.settle();
   CHECK((rig.driver.status() & kStatusNeedsReset));

@@ -135,7 +135,7 @@ TEST_CASE("queues start after the flush that write-through at FEATURES_OK needs"
   REQUIRE(rig.driver.status() == 0);
   rig.node->hold(Op::Flush);
   TestQueue queue(rig.ram, 16, true);
-  REQUIRE(rig.driver.negotiate(kFeatureVersion1 | kBlkConfigWce));
+  REQUIRE(rig.driver.negotiate(test::kRingKind | kBlkConfigWce));
   CHECK(rig.driver.writeback() == 0);
   REQUIRE(rig.driver.set_queue(0, queue.layout()));
   rig.driver.add_status(kStatusDriverOk);
@@ -257,7 +257,8 @@ TEST_CASE("two vCPUs and a reactor") {
   Disk disk(node, DiskOptions{.id = "disk0"});
   TestRam ram;
   TestMachine machine;
-  auto device = *VirtioBlk::create(disk, ram.memory(), BlkOptions{.serial = "s"});
+  auto device =
+      *VirtioBlk::create(disk, ram.memory(), BlkOptions{.serial = "s", .packed = test::kPackedRings});
   auto function = *PciTransport::create(*device, reactor, {machine, machine, machine}, 1, 0);
   PciDriver driver(*function);
   driver.map(kBarAddress);

@@ -23,7 +23,7 @@ using Op = MemoryNode::Kind;
 inline constexpr uint64_t kDiskBytes = 1 << 20;
 inline constexpr uint64_t kBarAddress = 0x8'0000'0000;
 inline constexpr uint64_t kWanted =
-    kFeatureVersion1 | kFeatureRingIndirectDesc | kFeatureRingEventIdx | kBlkFlush | kBlkConfigWce;
+    kRingKind | kFeatureRingIndirectDesc | kFeatureRingEventIdx | kBlkFlush | kBlkConfigWce;
 inline constexpr uint32_t kQueueMessage = 0x51, kConfigMessage = 0x52;
 
 struct PciRig {
@@ -31,7 +31,8 @@ struct PciRig {
       : reactor(*Reactor::create()),
         node(std::make_shared<MemoryNode>(*reactor, kDiskBytes)),
         disk(node, DiskOptions{.id = "disk0", .cache = cache}),
-        device(*VirtioBlk::create(disk, ram.memory(), BlkOptions{.serial = "s", .queues = queues})),
+        device(*VirtioBlk::create(disk, ram.memory(),
+                                  BlkOptions{.serial = "s", .queues = queues, .packed = kPackedRings})),
         function(*PciTransport::create(
             *device, *reactor,
             {machine, machine, machine, [this](std::string_view reason) { complaints.emplace_back(reason); }},

@@ -111,7 +111,7 @@ TEST_CASE("queue registers: what does not exist reads 0, what is wrong is not en
   driver.set_common(common::kQueueDesc + 2, 2, 0xffff);  // no field
   CHECK(driver.common(common::kQueueDesc, 8) == 0xaabbccdd00000000);
 
-  for (uint32_t size : {0u, 3u, 512u, 0x8000u}) {
+  for (uint32_t size : {0u, test::kPackedRings ? 257u : 3u, 512u, 0x8000u}) {
     Rig wrong;
     REQUIRE(wrong.driver.negotiate(kWanted));
     QueueLayout layout = wrong.queue.layout();
@@ -203,7 +203,7 @@ TEST_CASE("a broken ring sets NEEDS_RESET and interrupts, by message or pin") {
     Rig rig;
     if (msix) rig.enable_msix();
     rig.start(msix ? 1 : kNoVector);
-    rig.queue.set_available_index(999);
+    rig.queue.spoil();
     rig.driver.write(rig.driver.notify_offset(0), 2, 0);
     rig.settle();
     CHECK((rig.driver.status() & kStatusNeedsReset));
@@ -254,7 +254,7 @@ TEST_CASE("why a device needs a reset is told: once a reset, and no more than te
   for (unsigned life = 0; life < PciTransport::kComplaints + 3; ++life) {
     REQUIRE(rig.driver.negotiate(kWanted));
     QueueLayout layout = rig.queue.layout();
-    layout.size = 3;
+    layout.size = 0;
     for (int again = 0; again < 3; ++again) CHECK_FALSE(rig.driver.set_queue(0, layout));
     CHECK(rig.complaints.size() == std::min(life + 1, PciTransport::kComplaints));
     CHECK(rig.complaints.back() == rig.function->needs_reset_reason());
@@ -262,6 +262,38 @@ TEST_CASE("why a device needs a reset is told: once a reset, and no more than te
     rig.settle();
     REQUIRE(rig.driver.status() == 0);
   }
+}
+
+TEST_CASE("queue_driver and queue_device name the event areas of a packed queue, of any size") {
+  auto reactor = *Reactor::create();
+  Disk disk(std::make_shared<spindle::test::MemoryNode>(*reactor, kDiskBytes), DiskOptions{.id = "d"});
+  test::TestRam ram;
+  test::TestMachine machine;
+  auto device = *VirtioBlk::create(disk, ram.memory(), BlkOptions{.packed = true});
+  auto function = *PciTransport::create(*device, *reactor, {machine, machine, machine}, 1, 0);
+  PciDriver driver(*function);
+  driver.map(kBarAddress);
+  CHECK((driver.offered() & kFeatureRingPacked));
+  REQUIRE(driver.negotiate(kFeatureVersion1 | kFeatureRingPacked | kFeatureRingEventIdx));
+  TestQueue queue(ram, 100, true, true);
+  QueueLayout wrong = queue.layout();
+  wrong.driver_area += 2;  // good enough for an available ring
+  CHECK_FALSE(driver.set_queue(0, wrong));
+  REQUIRE(driver.set_queue(0, queue.layout()));
+  CHECK(driver.common(common::kQueueSize, 2) == 100);
+  driver.add_status(kStatusDriverOk);
+  TestRequest request(ram, 512);
+  for (int i = 0; i < 101; ++i) {  // three descriptors each: begins everywhere
+    request.fill(kBlkTypeIn, 0);
+    queue.want_interrupt();
+    REQUIRE(queue.add(request.segments(kBlkTypeIn)));
+    queue.publish();
+    driver.write(driver.notify_offset(0), 2, 0);
+    reactor->run_until([&] { return queue.used_waiting() == 1; });
+    REQUIRE(queue.take());
+    REQUIRE(request.status() == kBlkStatusOk);
+  }
+  reactor->wait(function->stop());
 }
 
 TEST_CASE("doorbells are bound where the BAR is, and follow it") {

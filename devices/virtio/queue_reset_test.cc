@@ -135,7 +135,7 @@ TEST_CASE("a queue under reset when DRIVER_OK comes does not start") {
   rig.settle();
   rig.node->hold(Op::Flush);  // of FEATURES_OK without FLUSH: the reset of the queue waits behind it
   TestQueue queue(rig.ram, 16, true);
-  REQUIRE(rig.driver.negotiate(kFeatureVersion1 | kFeatureRingEventIdx | kFeatureRingReset));
+  REQUIRE(rig.driver.negotiate(test::kRingKind | kFeatureRingEventIdx | kFeatureRingReset));
   REQUIRE(rig.driver.set_queue(0, queue.layout()));
   rig.driver.reset_queue(0);
   CHECK(rig.of_queue(0, common::kQueueReset) == 1);
@@ -154,7 +154,7 @@ TEST_CASE("a queue under reset when DRIVER_OK comes does not start") {
 TEST_CASE("a broken queue serves again after its reset; the device still asks for its own") {
   Rig rig;
   rig.start(kNoVector, kWithReset);
-  rig.queue.set_available_index(1000);
+  rig.queue.spoil();
   rig.driver.write(rig.driver.notify_offset(0), 2, 0);
   rig.settle();
   CHECK((rig.driver.status() & kStatusNeedsReset));

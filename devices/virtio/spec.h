@@ -21,6 +21,7 @@ inline constexpr uint8_t kStatusFailed = 128;
 inline constexpr uint64_t kFeatureRingIndirectDesc = 1ull << 28;
 inline constexpr uint64_t kFeatureRingEventIdx = 1ull << 29;
 inline constexpr uint64_t kFeatureVersion1 = 1ull << 32;
+inline constexpr uint64_t kFeatureRingPacked = 1ull << 34;
 inline constexpr uint64_t kFeatureRingReset = 1ull << 40;
 
 // Split virtqueues (2.7).
@@ -58,6 +59,26 @@ constexpr uint64_t available_ring_bytes(uint32_t size) {
 constexpr uint64_t used_ring_bytes(uint32_t size) {
   return 6 + 8ull * size;
 }
+
+// Packed virtqueues (2.8). NEXT, WRITE and INDIRECT are those of split ones.
+struct PackedDescriptor {
+  uint64_t address;
+  uint32_t length;
+  uint16_t id;
+  uint16_t flags;
+};
+static_assert(sizeof(PackedDescriptor) == 16);
+
+inline constexpr uint16_t kPackedDescAvail = 1 << 7;
+inline constexpr uint16_t kPackedDescUsed = 1 << 15;
+
+/// The event suppression structure (2.8.10), of 4 bytes: a position of the ring with the wrap counter, then
+/// flags.
+inline constexpr unsigned kPackedWrapBit = 15;
+inline constexpr uint16_t kPackedEventEnable = 0;
+inline constexpr uint16_t kPackedEventDisable = 1;
+inline constexpr uint16_t kPackedEventDesc = 2;
+inline constexpr uint64_t kEventSuppressionBytes = 4;
 
 // Block device (5.2).
 inline constexpr uint64_t kBlkSegMax = 1ull << 2;

@@ -1,10 +1,10 @@
-// Virtqueue: the device's side of one split virtqueue (virtio 1.2, 2.7). It knows neither a transport nor a
-// device type.
+// Virtqueue: the device's side of one virtqueue, split (virtio 1.2, 2.7) or packed (2.8). It knows neither a
+// transport nor a device type.
 //
-// The way of a chain: pop() takes the next available head, copies and checks every descriptor of its chain,
+// The way of a chain: pop() takes the next available chain, copies and checks every descriptor of it,
 // and hands out a Chain, a value that names host memory and that nothing the guest does later can change.
 // push() writes a used element which the driver does not see yet; publish() shows everything pushed since by
-// one store of the used index and decides once whether the driver is owed an interrupt.
+// one store and decides once whether the driver is owed an interrupt.
 //
 // What a guest writes here is data from an enemy, and it may change at any moment:
 // - A descriptor is copied before it is looked at, and only the copy is used.
@@ -18,83 +18,41 @@
 // of range, a bad indirect table, an available index that jumped), nobody can say where the request's status
 // would be, so the queue is broken: it gives nothing more, and the device asks for a reset.
 //
-// A packed ring (2.8) fits behind the same verbs: ChainToken is what it needs to give a chain back.
+// The two kinds of ring are types of their own (split_ring.h, packed_ring.h). Which one a queue is, is
+// decided when it is enabled and asked by one branch a verb that always goes the same way: nothing is
+// virtual.
 //
-// Ordering: the available index is loaded with acquire, so descriptors and buffers the driver wrote before it
-// are seen; the used index is stored after the buffers and used elements. The two decisions that look at the
-// other side after telling it something (publish, enable_notifications) store and load sequentially
-// consistently, which is a full barrier between the two.
+// Ordering: what makes a chain available is loaded with acquire, so descriptors and buffers the driver wrote
+// before it are seen; what shows used elements is stored after them and after the buffers. The two decisions
+// that look at the other side after telling it something (publish, enable_notifications) store and load
+// sequentially consistently, which is a full barrier between the two.
 //
 // Threading: one thread, the device's reactor. check() may run on any.
 #pragma once
 
-#include <sys/uio.h>
-
+#include <cassert>
 #include <cstdint>
-#include <span>
 #include <string_view>
-#include <vector>
+#include <variant>
 
-#include "devices/guest_memory.h"
-#include "devices/virtio/spec.h"
+#include "devices/virtio/packed_ring.h"
+#include "devices/virtio/split_ring.h"
 
 namespace spindle::virtio {
 
-/// Where a queue lies in guest memory, and where to begin (0 after a reset; another transport or a restored
-/// machine may begin in the middle).
-struct QueueLayout {
-  uint32_t size = 0;  ///< descriptors, a power of two
-  uint64_t descriptors = 0;
-  uint64_t driver_area = 0;  ///< the available ring
-  uint64_t device_area = 0;  ///< the used ring
-  uint16_t next_available = 0;
-  uint16_t next_used = 0;
-};
-
-/// What the engine must know of the features that were acknowledged.
-struct RingFeatures {
-  bool indirect = false;
-  bool event_idx = false;
-};
-
-/// Why a chain that can be followed must not be carried out.
-enum class ChainFault : uint8_t {
-  None,
-  OutsideRam,             ///< a buffer does not lie in guest RAM
-  ReadableAfterWritable,  ///< 2.7.4.2: all readable buffers come first
-  TooManyBytes,           ///< 2.7.5: more than 4 GiB in one direction
-};
-
-/// How a chain is given back.
-struct ChainToken {
-  uint16_t id = 0;
-};
-
-/// One request as the guest described it, checked. Reused: its memory is kept from one pop() to the next.
-struct Chain {
-  ChainToken token;
-  ChainFault fault = ChainFault::None;
-  uint32_t readable_parts = 0;  ///< how many of `parts`, from the front, are for the device to read
-  uint64_t readable_bytes = 0;
-  uint64_t writable_bytes = 0;
-  std::vector<iovec> parts;  ///< host memory, no part empty; with a fault only the buffers that are good
-  uint8_t* last_writable = nullptr;  ///< the last byte the device may write; null if none, or not in RAM
-
-  std::span<iovec> readable() { return std::span(parts).first(readable_parts); }
-  std::span<iovec> writable() { return std::span(parts).subspan(readable_parts); }
-};
-
-enum class Pop : uint8_t {
-  Empty,   ///< nothing is available now
-  Taken,   ///< the chain was filled in; give it back by push()
-  Broken,  ///< the queue is unusable until it is enabled anew; see broken_reason()
-};
+/// Calls `verb` with the kind of ring there is.
+template <typename Rings, typename Verb>
+decltype(auto) with_ring(Rings& rings, Verb verb) {
+  if (auto* packed = std::get_if<PackedRing>(&rings)) return verb(*packed);
+  return verb(*std::get_if<SplitRing>(&rings));
+}
 
 class Virtqueue {
  public:
-  /// What is wrong with `layout`, empty if nothing: size a power of two and at most `max_size`, areas aligned
-  /// (2.7) and in RAM. Any thread.
-  static std::string_view check(const QueueLayout& layout, const GuestMemory& memory, uint32_t max_size);
+  /// What is wrong with `layout`, empty if nothing: a size that this kind of ring can have and at most
+  /// `max_size`, areas aligned (2.7, 2.8.10.1) and in RAM. Any thread.
+  static std::string_view check(const QueueLayout& layout, const GuestMemory& memory, RingFeatures features,
+                                uint32_t max_size);
 
   /// Starts to serve a queue. `max_chain`: the longest chain accepted, indirect descriptors included.
   /// Returns what check() says; the queue is enabled if that is nothing. `memory` outlives the queue.
@@ -103,46 +61,55 @@ class Virtqueue {
   void disable() { enabled_ = false; }
   bool enabled() const { return enabled_; }
 
-  Pop pop(Chain& chain);
+  Pop pop(Chain& chain) {
+    if (!enabled_) return Pop::Empty;
+    return with_ring(ring_, [&](auto& ring) { return ring.broken() ? Pop::Broken : ring.pop(chain); });
+  }
   /// Gives a chain back: at least the first `written` bytes of its writable part were written (2.7.8.2). Seen
-  /// by the driver after publish().
-  void push(ChainToken token, uint32_t written);
+  /// by the driver after publish(). Chains may be given back in any order.
+  void push(ChainToken token, uint32_t written) {
+    with_ring(ring_, [&](auto& ring) {
+      assert(ring.outstanding() > 0);
+      ring.push(token, written);
+    });
+  }
   /// Shows the driver what was pushed. True if it must be interrupted.
-  bool publish();
+  bool publish() {
+    return with_ring(ring_, [](auto& ring) { return ring.publish(); });
+  }
 
   /// The driver need not notify while the device looks by itself. A hint; with event idx it needs no word.
-  void suppress_notifications();
+  void suppress_notifications() {
+    if (enabled_) with_ring(ring_, [](auto& ring) { ring.suppress_notifications(); });
+  }
   /// Asks for a notification of the next available chain. True if one became available meanwhile, for which
   /// no notification may come: the caller looks again.
-  bool enable_notifications();
+  bool enable_notifications() {
+    return enabled_ &&
+           with_ring(ring_, [](auto& ring) { return !ring.broken() && ring.enable_notifications(); });
+  }
 
   /// The device found that it cannot go on with this queue. `reason` stays valid.
-  void declare_broken(std::string_view reason) { broken_ = reason; }
+  void declare_broken(std::string_view reason) {
+    with_ring(ring_, [&](auto& ring) { ring.declare_broken(reason); });
+  }
   /// A sentence, empty while the queue is not broken.
-  std::string_view broken_reason() const { return broken_; }
-  /// Popped and not yet pushed.
-  uint32_t outstanding() const { return outstanding_; }
-  /// The index of the next head to take: what another transport must be told when a queue stops.
-  uint16_t next_available() const { return next_available_; }
+  std::string_view broken_reason() const {
+    return with_ring(ring_, [](const auto& ring) { return ring.broken_reason(); });
+  }
+  /// Chains popped and not yet pushed.
+  uint32_t outstanding() const {
+    return with_ring(ring_, [](const auto& ring) { return ring.outstanding(); });
+  }
+  /// Where the next chain will be taken, in the form of QueueLayout: what another transport must be told when
+  /// a queue stops.
+  uint16_t next_available() const {
+    return with_ring(ring_, [](const auto& ring) { return ring.next_available(); });
+  }
 
  private:
-  Pop fail(std::string_view reason);
-  Pop follow(Chain& chain, uint16_t head);
-
-  const GuestMemory* memory_ = nullptr;
-  const uint8_t* descriptors_ = nullptr;
-  uint16_t* available_ = nullptr;  // flags, idx, ring[size], used_event
-  uint8_t* used_ = nullptr;        // flags, idx, ring[size], avail_event
-  uint32_t size_ = 0;
-  uint32_t max_chain_ = 0;
-  RingFeatures features_;
+  std::variant<SplitRing, PackedRing> ring_;
   bool enabled_ = false;
-  uint16_t available_seen_ = 0;  // the available index as last loaded
-  uint16_t next_available_ = 0;
-  uint16_t next_used_ = 0;
-  uint16_t published_ = 0;  // the used index the driver sees
-  uint32_t outstanding_ = 0;
-  std::string_view broken_;
 };
 
 }  // namespace spindle::virtio

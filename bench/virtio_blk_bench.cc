@@ -1,13 +1,15 @@
 // virtio-blk driven in process, driver, device and medium on one thread: no VM, no exits, only what Spindle
 // itself costs.
 //
-//   null/...   the whole way without a medium: 4 KiB requests in batches of 32, one interrupt decision a
-//   batch file/...   depth 32 over a file, beside bare/...: the same reads or writes by a bare io_uring loop
+//   null/...   the whole way without a medium: 4 KiB requests in batches of 32, over one queue or four, split
+//              or packed; one interrupt decision a batch and queue
+//   file/...   depth 32 over a file, beside bare/...: the same reads or writes by a bare io_uring loop
 //
 // The files are made by scripts/bench, whose names they come under: SPINDLE_BENCH_CACHED and
 // SPINDLE_BENCH_TMPFS.
 #include <benchmark/benchmark.h>
 
+#include <array>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -29,24 +31,34 @@ using namespace virtio::test;
 constexpr uint32_t kBlock = 4096;
 constexpr unsigned kDepth = 32;
 
+struct Rings {
+  unsigned queues = 1;
+  bool packed = false;
+};
+
 /// A driver that keeps kDepth requests in flight on a device of its own.
 class Driver {
  public:
-  Driver(std::unique_ptr<Reactor> reactor, std::shared_ptr<Node> node, CacheMode cache, bool write)
+  Driver(std::unique_ptr<Reactor> reactor, std::shared_ptr<Node> node, CacheMode cache, bool write,
+         Rings rings = {})
       : reactor_(std::move(reactor)),
         disk_(std::move(node), {.id = "bench", .cache = cache}),
         type_(write ? virtio::kBlkTypeOut : virtio::kBlkTypeIn),
         offsets_(random_offsets(disk_.size(), kBlock)) {
-    blk_ = std::move(*virtio::VirtioBlk::create(disk_, ram_.memory(), {.serial = "bench"}));
+    blk_ = std::move(*virtio::VirtioBlk::create(
+        disk_, ram_.memory(), {.serial = "bench", .queues = rings.queues, .packed = rings.packed}));
     blk_->connect(transport_);
     blk_->acknowledge(blk_->features());
     reactor_->wait(blk_->negotiate());
-    blk_->start_queue(0, queue_.layout());
+    for (unsigned i = 0; i < rings.queues; ++i) {
+      queues_.emplace_back(ram_, 256, true, rings.packed);
+      if (!blk_->start_queue(i, queues_[i].queue.layout()).empty()) std::abort();
+    }
     requests_.reserve(kDepth);
     for (unsigned i = 0; i < kDepth; ++i) {
       requests_.emplace_back(ram_, kBlock);
       segments_.push_back(requests_.back().segments(type_));
-      free_.push_back(i);
+      queues_[i % rings.queues].free.push_back(i);
     }
   }
   ~Driver() {
@@ -60,42 +72,56 @@ class Driver {
 
   /// Adds what there is room for and shows it to the device in one go.
   void submit() {
-    while (!free_.empty()) {
-      const unsigned slot = free_.back();
-      free_.pop_back();
-      requests_[slot].fill(type_, offsets_[next_++ % offsets_.size()] / 512);
-      slot_of_head_[*queue_.add(segments_[slot])] = slot;
+    for (unsigned i = 0; i < queues_.size(); ++i) {
+      auto& [queue, free, slot_of] = queues_[i];
+      while (!free.empty()) {
+        const unsigned slot = free.back();
+        free.pop_back();
+        requests_[slot].fill(type_, offsets_[next_++ % offsets_.size()] / 512);
+        slot_of[*queue.add(segments_[slot])] = slot;
+      }
+      queue.want_interrupt();
+      if (queue.publish()) blk_->notify(i);
     }
-    queue_.want_interrupt();
-    if (queue_.publish()) blk_->notify(0);
   }
   /// Waits until `least` are done, then takes all that are.
   unsigned reap(unsigned least) {
-    reactor_->run_until([&] { return queue_.used_waiting() >= least; });
+    reactor_->run_until([&] {
+      unsigned waiting = 0;
+      for (const Queue& each : queues_) waiting += each.queue.used_waiting();
+      return waiting >= least;
+    });
     unsigned reaped = 0;
-    while (auto element = queue_.take()) {
-      const unsigned slot = slot_of_head_[element->id];
-      if (requests_[slot].status() != virtio::kBlkStatusOk) std::abort();
-      free_.push_back(slot);
-      ++reaped;
+    for (auto& [queue, free, slot_of] : queues_) {
+      while (auto element = queue.take()) {
+        const unsigned slot = slot_of[element->id];
+        if (requests_[slot].status() != virtio::kBlkStatusOk) std::abort();
+        free.push_back(slot);
+        ++reaped;
+      }
     }
     return reaped;
   }
   const TestTransport& transport() const { return transport_; }
 
  private:
+  struct Queue {
+    Queue(TestRam& ram, uint32_t size, bool event_idx, bool packed) : queue(ram, size, event_idx, packed) {}
+    TestQueue queue;
+    std::vector<unsigned> free;
+    std::array<unsigned, 256> slot_of{};  // by what a used element names a request
+  };
+
   std::unique_ptr<Reactor> reactor_;
   Disk disk_;
   uint32_t type_;
   std::vector<uint64_t> offsets_;
   TestRam ram_;
-  TestQueue queue_{ram_, 256, true};
+  std::vector<Queue> queues_;
   TestTransport transport_;
   std::unique_ptr<virtio::VirtioBlk> blk_;
   std::vector<TestRequest> requests_;
   std::vector<std::array<Segment, 3>> segments_;
-  std::vector<unsigned> free_;
-  std::array<unsigned, 256> slot_of_head_{};
   uint64_t next_ = 0;
 };
 
@@ -105,10 +131,10 @@ std::shared_ptr<Node> file_node(Reactor& reactor, const char* path) {
   return std::move(*RawNode::open(std::move(*file), {}));
 }
 
-void over_null(benchmark::State& state, bool write) {
+void over_null(benchmark::State& state, bool write, Rings rings) {
   auto reactor = std::move(*Reactor::create());
   auto node = std::make_shared<NullNode>(*reactor, NullNode::Options{.read_zeroes = false});
-  Driver driver(std::move(reactor), node, CacheMode::Writeback, write);
+  Driver driver(std::move(reactor), node, CacheMode::Writeback, write, rings);
   uint64_t batches = 0;
   for (auto _ : state) {
     driver.submit();
@@ -166,8 +192,13 @@ void register_for(const char* name, const char* path) {
 
 int main(int argc, char** argv) {
   using namespace spindle::bench;
-  benchmark::RegisterBenchmark("null/read", [](benchmark::State& s) { over_null(s, false); });
-  benchmark::RegisterBenchmark("null/write", [](benchmark::State& s) { over_null(s, true); });
+  for (const Rings rings : {Rings{1, false}, Rings{4, false}, Rings{1, true}, Rings{4, true}}) {
+    for (const bool write : {false, true}) {
+      const std::string name = std::string("null/") + (rings.packed ? "packed" : "split") + "/queues-" +
+                               std::to_string(rings.queues) + (write ? "/write" : "/read");
+      benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& s) { over_null(s, write, rings); });
+    }
+  }
   if (const char* path = std::getenv("SPINDLE_BENCH_CACHED")) register_for("page-cache", path);
   if (const char* path = std::getenv("SPINDLE_BENCH_TMPFS")) register_for("tmpfs", path);
   benchmark::Initialize(&argc, argv);

@@ -3,6 +3,7 @@
 import os
 
 import guestrun
+import stresscheck
 
 SECONDS = int(os.environ.get("SPINDLE_STRESS_SECONDS", "30"))
 
@@ -12,27 +13,4 @@ def run(context):
              guestrun.Disk(context.image("stress-virtio.img"), bus="virtio", cache="none", options=("id=vda",))]
     with context.machine(disks, "stress", scenario="stress", cpus=2, timeout=SECONDS + 120,
                          parameters={"disks": "sda,vda", "seconds": SECONDS}) as machine:
-        status = machine.wait()
-        by_kind = {(e.kind, e.values.get("dev", "")): e for e in machine.events}
-        context.check("the scenario ends well", (status or not _ended_well(machine)) and
-                      f"exit status {status}; stderr: {machine.stderr()}; console: {machine.tail()}")
-        for device in ("sda", "vda"):
-            load, toggles = by_kind.get(("stress", device)), by_kind.get(("toggles", device))
-            context.check(f"{device}: {load['writes'] if load else 0} writes in {SECONDS} s, every read as written",
-                          not load and "no result" or (load["bad"] != "0" or load["errors"] != "0" or load["writes"] == "0") and load.text)
-            context.check(f"{device}: {toggles['count'] if toggles else 0} toggles",
-                          not toggles and "no result" or (toggles["failed"] != "0" or toggles.number("count") < 2) and toggles.text)
-            # A lost interrupt shows as a request that libata's or blk-mq's timeout of 30 s had to rescue.
-            context.check(f"{device}: no request waited for a timeout", not load and "no result" or
-                          load.number("slowest_us") > 25_000_000 and f"slowest request {load['slowest_us']} us")
-        complaints = [e.text for e in machine.events if e.kind == "complaint"]
-        context.check("the kernel has nothing to complain about", complaints and "; ".join(complaints[:5]))
-        for device, counters in machine.final_stats().items():
-            reasons = sum(counters[k] for k in ("flush_requests", "flushes_writethrough", "flushes_toggle", "flushes_background"))
-            outcomes = sum(counters[k] for k in ("flushes_issued", "flushes_elided", "flushes_coalesced", "flushes_failed"))
-            context.check(f"{device}: {reasons} reasons to flush sum to the outcomes",
-                          reasons != outcomes and f"{reasons} reasons, {outcomes} outcomes: {counters}")
-
-
-def _ended_well(machine) -> bool:
-    return any(e.kind == "end" and e["status"] == "0" for e in machine.events)
+        stresscheck.check(context, machine, ("sda", "vda"), SECONDS)

@@ -193,6 +193,23 @@ TEST_CASE("a head made available again and again holds no more than the queue's 
   CHECK(rig.ring.pop(rig.chain) == Pop::Broken);
 }
 
+TEST_CASE("chains that share descriptors come out each under its own head") {
+  Rig rig;
+  const uint64_t a = rig.ram.allocate(32);
+  const Segment segments[] = {{a, 16, false}, {a + 16, 8, true}, {a + 24, 1, true}};
+  const auto first = rig.driver.add(segments);
+  REQUIRE(first == 0);
+  rig.driver.descriptor(7) = {a + 4, 4, kDescNext, 1};  // and on in the middle of the first
+  rig.driver.offer(7);
+  REQUIRE(rig.pop() == Pop::Taken);
+  CHECK(rig.chain.token.id == 0);
+  CHECK(rig.chain.readable_bytes == 16);
+  REQUIRE(rig.pop() == Pop::Taken);
+  CHECK(rig.chain.token.id == 7);
+  CHECK(rig.chain.readable_bytes == 4);
+  CHECK(rig.chain.writable_bytes == 9);
+}
+
 TEST_CASE("the guest may change a descriptor after it was taken") {
   Rig rig;
   const uint64_t a = rig.ram.allocate(512);

@@ -4,8 +4,8 @@
 // The medium is a Disk, read in blocks of 2,048 bytes. If its size is not a multiple of that, the last block
 // ends in zeroes. An empty one (no blocks) is as good as none.
 //
-// A medium can be taken away at any moment by the host's user. A command that reads therefore notes which
-// insertion it is about: one that finds another has nothing to read from any more.
+// A command that reads notes which insertion of a medium it is about: one that finds another when it goes on
+// has nothing to read from any more.
 //
 // Threading: the channel's lock.
 #pragma once

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "block/filters/null_node.h"
 #include "devices/ide/packet_driver.h"
 
 namespace spindle::ide::test {
@@ -78,7 +79,11 @@ TEST_CASE("mmc: a table of contents with one data track, in three formats") {
 }
 
 TEST_CASE("mmc: minutes end where a byte does") {
-  Rig rig(with_disc(8ull << 30));
+  Rig rig({.places = {}});
+  auto node =
+      std::make_shared<NullNode>(rig.reactor_thread->reactor(), NullNode::Options{.size = 8ull << 30});
+  rig.disks.push_back(std::make_shared<Disk>(node, DiskOptions{.id = "dvd", .read_only = true}));
+  rig.attach_cdrom(2, rig.disks.back(), {});
   PacketHost cd(rig, 2);
   const PacketAnswer answer = cd.pio({kReadToc, 2, 0, 0, 0, 0, 0xaa, 0, 12});
   CHECK(answer.be32(8) == (255u << 16 | 59u << 8 | 74u));

@@ -70,7 +70,7 @@ class Host {
       case 2:
         return access(ide_.control_block(channel()), 1);
       case 3:
-        return access(*bus_master(), 16);
+        return access(*ports_, 16);
       case 4:
       case 5:
         return command();
@@ -113,14 +113,10 @@ class Host {
   void power_up() {
     ide_.assign_bar(kBusMasterBar, kPorts);
     ide_.write_config(pci::kCommand, 2, pci::kCommandIo | pci::kCommandBusMaster);
+    ports_ = ide_.mappings().front().handler;
   }
 
   unsigned channel() { return input_.ConsumeIntegralInRange(0u, kChannels - 1); }
-  // There as long as the BAR decodes; what the guest does to that is the PCI fuzzer's business.
-  IoHandler* bus_master() {
-    for (const pci::BarMapping& mapping : ide_.mappings()) ports_ = mapping.handler;
-    return ports_;
-  }
   // As from a vCPU: 1, 2 or 4 bytes, all inside the range.
   void access(IoHandler& handler, unsigned size) {
     const auto offset = input_.ConsumeIntegralInRange(0u, size - 1);
@@ -174,7 +170,7 @@ class Host {
     const unsigned first = channel() * kBmChannelBytes;
     uint8_t address[4];
     std::memcpy(address, &table_, sizeof address);
-    bus_master()->write(first + kBmTable, address);
+    ports_->write(first + kBmTable, address);
     put(*ports_, first + kBmCommand, static_cast<uint8_t>(kBmStart | (to_memory ? kBmToMemory : 0)));
   }
   void configure() {
@@ -208,7 +204,8 @@ class Host {
   PiixIde ide_{ram_.memory(), reactor(), {&lines_[0], &lines_[1]}};
   std::vector<std::shared_ptr<MemoryNode>> nodes_;
   std::vector<std::shared_ptr<Disk>> disks_;
-  IoHandler* ports_ = nullptr;
+  IoHandler* ports_ =
+      nullptr;  // of the bus master, whether the BAR decodes or not: that is the PCI fuzzer's business
   uint32_t table_ = 0;
 };
 

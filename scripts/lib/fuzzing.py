@@ -1,4 +1,4 @@
-"""Builds and runs the fuzzers of fuzz/, for scripts/fuzz.
+"""Builds and runs the fuzzers of fuzz/, for scripts/fuzz and scripts/test.
 
 A target is a name of fuzz/NAME_fuzz.cc. It starts from the inputs kept in fuzz/corpus/NAME and those that earlier runs found,
 in build-fuzz/corpus/NAME, where what is new goes as well. fuzz/NAME.dict, if there is one, has words to make inputs of.

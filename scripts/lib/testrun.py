@@ -1,6 +1,6 @@
 """Builds and runs the tests for scripts/test, shows progress, and counts.
 
-Counted are single checks: doctest test cases, unittest tests, guest checks. A check that could not be made prints
+Counted are single checks: doctest test cases, unittest tests, fuzzers, guest checks. A check that could not be made prints
 "skipped: reason" on a line of its own; it counts as skipped, not as passed, and the reason is repeated at the end.
 """
 
@@ -16,10 +16,11 @@ import sys
 import time
 from pathlib import Path
 
+import fuzzing
 import guesttests
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-GROUPS = ("unit", "asan", "tsan", "guests")
+GROUPS = ("unit", "asan", "tsan", "fuzz", "guests")
 TIME_LIMIT = 55 * 60     # seconds for everything (under 25 minutes are usual); what runs longer is ended and has failed
 CANNOT_DOWNLOAD = 75     # prepare-kernel's and prepare-guest's exit status: packages cannot be had now
 BUILDS = {
@@ -27,6 +28,7 @@ BUILDS = {
     "asan": ("build-asan", ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSPINDLE_SANITIZE=address,undefined", "-DSPINDLE_BENCH=OFF"]),
     "tsan": ("build-tsan", ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSPINDLE_SANITIZE=thread", "-DSPINDLE_BENCH=OFF"]),
 }
+FUZZ_SECONDS = 60        # for each target
 TSAN_LABEL = "threads"  # tests in which threads meet
 TSAN_SECONDS = "30"     # how long two vCPUs keep both disks busy under it
 ENVIRONMENT = os.environ | {
@@ -145,6 +147,25 @@ def run_programs(group: str, directory: Path, totals: Totals, label: str | None 
             + (f", exit status {status})" if status != 0 else ")"))
 
 
+def run_fuzzers(totals: Totals) -> None:
+    if reason := fuzzing.missing():
+        totals.skips.append(f"fuzz: {reason}")
+        return
+    names = fuzzing.targets()
+    start = time.monotonic()
+    say("== fuzz: building in build-fuzz/")
+    for command in fuzzing.build_commands(names):
+        log, status = run_limited(command, totals.left(TIME_LIMIT))
+        if status != 0:
+            say(f"{log}\nFAIL fuzz: the build failed: exit status {status}")
+            totals.failed += 1
+            return
+    say(f"   built in {time.monotonic() - start:.0f} s")
+    good = fuzzing.Runs().all(names, FUZZ_SECONDS, say).values()
+    totals.passed += sum(good)
+    totals.failed += len(names) - sum(good)
+
+
 def run_guests(totals: Totals) -> None:
     say("== guests: preparing kernel and initramfs")
     made = subprocess.run([ROOT / "guest-tests/prepare-guest"], stdout=subprocess.PIPE, text=True)
@@ -183,6 +204,8 @@ def main() -> int:
                 built["unit"] = build("unit", totals)
             if built["unit"]:
                 run_guests(totals)
+        elif group == "fuzz":
+            run_fuzzers(totals)
         else:
             built[group] = build(group, totals)
             if built[group]:

@@ -4,7 +4,6 @@ A target is a name of fuzz/NAME_fuzz.cc. It starts from the inputs kept in fuzz/
 in build-fuzz/corpus/NAME, where what is new goes as well. fuzz/NAME.dict, if there is one, has words to make inputs of.
 """
 
-import concurrent.futures
 import dataclasses
 import os
 import re
@@ -12,8 +11,9 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import threading
 from pathlib import Path
+
+from children import Children
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build-fuzz"
@@ -59,63 +59,45 @@ class Outcome:
     text: str  # what to tell
 
 
-class Runs:
-    """Fuzzers that run beside each other, and end with us."""
+def run(names: list[str], seconds: int, say) -> dict[str, bool]:
+    """Runs each for so long, as many at once as there are cores. Says how each ended, as it ends; true: it found nothing."""
+    children, good = Children(), {}
 
-    def __init__(self):
-        self._lock, self._ended, self._processes = threading.Lock(), False, []
+    def ended(name: str, outcome: Outcome) -> None:
+        good[name] = outcome.good
+        say(outcome.text)
+    children.run(names, len(os.sched_getaffinity(0)), lambda name: _run_one(children, name, seconds), ended)
+    return good
 
-    def all(self, names: list[str], seconds: int, say) -> dict[str, bool]:
-        """Runs each for so long, as many at once as there are cores. Says how each ended, as it ends."""
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            running = {pool.submit(self._one, name, seconds): name for name in names}
-            good = {}
-            try:
-                for done in concurrent.futures.as_completed(running):
-                    outcome = done.result()
-                    good[running[done]] = outcome.good
-                    say(outcome.text)
-            except BaseException:  # we are being ended
-                with self._lock:
-                    self._ended = True
-                    for process in self._processes:
-                        process.kill()
-                pool.shutdown(cancel_futures=True)
-                raise
-        return good
 
-    def _one(self, name: str, seconds: int) -> Outcome:
-        found, kept = corpora(name)
-        before = len(list(found.iterdir()))
-        artifacts, log = BUILD / "artifacts", BUILD / f"{name}.log"
-        artifacts.mkdir(exist_ok=True)
-        words = ROOT / "fuzz" / f"{name}.dict"
-        command = [program(name), f"-max_total_time={seconds}", f"-max_len={LONGEST_INPUT}", f"-timeout={SECONDS_PER_INPUT}",
-                   f"-rss_limit_mb={MEGABYTES}", "-print_final_stats=1", f"-artifact_prefix={artifacts}/{name}-",
-                   *([f"-dict={words}"] if words.exists() else []), found, *([kept] if kept.is_dir() else [])]
-        with log.open("wb") as output:
-            with self._lock:
-                if self._ended:
-                    return Outcome(False, "")
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-                self._processes.append(process)
-            try:
-                status: int | str = process.wait(timeout=seconds + GRACE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                status = "none, it did not end"
-        text = log.read_text(errors="replace")
-        counted = re.search(r"^stat::number_of_executed_units: *(\d+)", text, re.M)
-        executed = int(counted[1]) if counted else 0
-        if status == 0 and executed > 0:
-            covered = re.findall(r"\bcov: (\d+)", text)
-            return Outcome(True, f"   {name}: ok, {executed:,} inputs in {seconds} s, {covered[-1] if covered else 0} edges covered, "
-                                 f"{len(list(found.iterdir())) - before} new inputs in {found.relative_to(ROOT)}")
-        said = [f"FAIL {name}: exit status {status}; the log is {log.relative_to(ROOT)}", *text.splitlines()[-60:]]
-        if made := FIND.findall(text):
-            said += [f"   found: {made[-1]}", f"   again: {shlex.join([str(program(name)), made[-1]])}"]
-        return Outcome(False, "\n".join(said))
+def _run_one(children: Children, name: str, seconds: int) -> Outcome:
+    found, kept = corpora(name)
+    before = len(list(found.iterdir()))
+    artifacts, log = BUILD / "artifacts", BUILD / f"{name}.log"
+    artifacts.mkdir(exist_ok=True)
+    words = ROOT / "fuzz" / f"{name}.dict"
+    command = [program(name), f"-max_total_time={seconds}", f"-max_len={LONGEST_INPUT}", f"-timeout={SECONDS_PER_INPUT}",
+               f"-rss_limit_mb={MEGABYTES}", "-print_final_stats=1", f"-artifact_prefix={artifacts}/{name}-",
+               *([f"-dict={words}"] if words.exists() else []), found, *([kept] if kept.is_dir() else [])]
+    with log.open("wb") as output:
+        process = children.start(command, stdout=output, stderr=output)
+        try:
+            status: int | str = process.wait(timeout=seconds + GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            status = "none, it did not end"
+    text = log.read_text(errors="replace")
+    counted = re.search(r"^stat::number_of_executed_units: *(\d+)", text, re.M)
+    executed = int(counted[1]) if counted else 0
+    if status == 0 and executed > 0:
+        covered = re.findall(r"\bcov: (\d+)", text)
+        return Outcome(True, f"   {name}: ok, {executed:,} inputs in {seconds} s, {covered[-1] if covered else 0} edges covered, "
+                             f"{len(list(found.iterdir())) - before} new inputs in {found.relative_to(ROOT)}")
+    said = [f"FAIL {name}: exit status {status}; the log is {log.relative_to(ROOT)}", *text.splitlines()[-60:]]
+    if made := FIND.findall(text):
+        said += [f"   found: {made[-1]}", f"   again: {shlex.join([str(program(name)), made[-1]])}"]
+    return Outcome(False, "\n".join(said))
 
 
 def keep(name: str) -> str:

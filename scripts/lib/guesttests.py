@@ -10,12 +10,12 @@ Emulated machines have one processor each, and two run side by side where the ho
 one busy, and hanging machines were seen to wait for an interrupt between two.
 """
 
-import concurrent.futures
 import dataclasses
 import os
 import subprocess
-import threading
 from pathlib import Path
+
+from children import Children
 
 ATTEMPTS = 2
 SIDE_BY_SIDE = 2
@@ -74,76 +74,42 @@ def settle(suite: str, run_once, say) -> Outcome:
     return outcome
 
 
-class _Running:
-    """The programs that run now. They have to end when we are ended, whichever thread started them."""
-
-    def __init__(self):
-        self._lock, self._processes, self._ended = threading.Lock(), set(), False
-
-    def start(self, command, environment) -> subprocess.Popen:
-        with self._lock:
-            if self._ended:
-                raise InterruptedError
-            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-                                       errors="replace")
-            self._processes.add(process)
-            return process
-
-    def done(self, process: subprocess.Popen) -> None:
-        with self._lock:
-            self._processes.discard(process)
-
-    def end(self) -> None:
-        with self._lock:
-            self._ended = True
-            for process in self._processes:
-                process.terminate()  # with-kvm takes all that it started with it
-
-
 def run(root: Path, environment: dict, emulated: bool, left, say) -> Outcome:
     """All suites. `left(limit)` is how many seconds there are, at most `limit`."""
-    running = _Running()
+    children = Children()
 
     def run_once(only: str, limit: float) -> Outcome:
         granted = left(limit)
         machine = ["--smp", "1"] if emulated else []
-        process = running.start([root / "guest-tests/with-kvm", *machine, "--scratch", "4G", "--timeout", f"{granted:.0f}",
-                                 root / "guest-tests/run", "--only", only], environment)
+        command = [root / "guest-tests/with-kvm", *machine, "--scratch", "4G", "--timeout", f"{granted:.0f}",
+                   root / "guest-tests/run", "--only", only]
 
-        def shown():
-            for line in process.stdout:
+        def shown(lines):
+            for line in lines:
                 name = f"{only}: " if emulated and line.startswith("guests:") else ""
                 say(f"   {name}{line.rstrip()}")
                 yield line
-        with process:
-            outcome = read(shown(), process.wait)
-        running.done(process)
+        with children.start(command, env=environment, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+            outcome = read(shown(process.stdout), process.wait)
         if outcome.lost and granted < limit:  # no hanging machine: all tests together took too long; or a true KVM
             outcome.wrong = f"it was not done when its {granted:.0f} s were up"
         return outcome
 
-    if emulated:
-        suites = subprocess.run([root / "guest-tests/run", "--list"], capture_output=True, text=True, check=True).stdout.split()
-        width = min(SIDE_BY_SIDE, len(os.sched_getaffinity(0)))
-        with concurrent.futures.ThreadPoolExecutor(width) as pool:
-            waiting = [pool.submit(settle, suite, lambda suite=suite: run_once(suite, SUITE_LIMIT), say) for suite in suites]
-            try:
-                outcomes = [future.result() for future in waiting]
-            except BaseException:  # we are being ended
-                running.end()
-                pool.shutdown(cancel_futures=True)
-                raise
-    else:
-        try:
-            outcomes = [run_once("*", float("inf"))]
-        except BaseException:
-            running.end()
-            raise
+    def emulated_suite(suite: str) -> Outcome:
+        return settle(suite, lambda: run_once(suite, SUITE_LIMIT), say)
+
     total = Outcome()
-    for outcome in outcomes:
+
+    def add(_suite: str, outcome: Outcome) -> None:
         if outcome.wrong:
             say(f"FAIL guests: {outcome.wrong}")
         total.passed += outcome.passed
         total.failed += outcome.failed + bool(outcome.wrong)
         total.skips += outcome.skips
+
+    if emulated:
+        suites = subprocess.run([root / "guest-tests/run", "--list"], capture_output=True, text=True, check=True).stdout.split()
+        children.run(suites, min(SIDE_BY_SIDE, len(os.sched_getaffinity(0))), emulated_suite, add)
+    else:
+        children.run(["*"], 1, lambda everything: run_once(everything, float("inf")), add)
     return total

@@ -161,7 +161,7 @@ def run_fuzzers(totals: Totals) -> None:
             totals.failed += 1
             return
     say(f"   built in {time.monotonic() - start:.0f} s")
-    good = fuzzing.Runs().all(names, FUZZ_SECONDS, say).values()
+    good = fuzzing.run(names, FUZZ_SECONDS, say).values()
     totals.passed += sum(good)
     totals.failed += len(names) - sum(good)
 

@@ -5,10 +5,6 @@
 namespace spindle::virtio {
 namespace {
 
-bool aligned(uint64_t address, uint64_t to) {
-  return address % to == 0;
-}
-
 bool inside(const std::optional<uint16_t>& position, uint32_t size) {
   return !position || (*position & ((1u << kPackedWrapBit) - 1)) < size;
 }

@@ -57,6 +57,8 @@ class Ring {
     return Pop::Broken;
   }
 
+  static bool aligned(uint64_t address, uint64_t to) { return address % to == 0; }
+
   template <typename Field>
   static Field load(const Field* field, std::memory_order order) {
     return std::atomic_ref(*const_cast<Field*>(field)).load(order);

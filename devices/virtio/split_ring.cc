@@ -10,10 +10,6 @@ bool crossed(uint16_t event, uint16_t now, uint16_t before) {
   return static_cast<uint16_t>(now - event - 1) < static_cast<uint16_t>(now - before);
 }
 
-bool aligned(uint64_t address, uint64_t to) {
-  return address % to == 0;
-}
-
 }  // namespace
 
 std::string_view SplitRing::check(const QueueLayout& layout, const GuestMemory& memory) {

@@ -35,6 +35,48 @@ TEST_CASE("empty buffers are skipped wherever they claim to lie") {
   CHECK(rig.chain.last_writable == rig.ram.at(a));
 }
 
+TEST_CASE("a chain with bad buffers comes out all the same, to fail alone") {
+  const uint64_t end = TestRam().end(), inside = TestRam::kBase + 0x10000;
+  struct Bad {
+    const char* name;
+    std::vector<Segment> segments;
+    ChainFault fault;
+    bool answerable = true;  // is there a byte to answer in?
+  };
+  const Bad all[] = {
+      {"a buffer outside RAM with a good status",
+       {{inside, 16, false}, {end, 512, true}, {inside, 1, true}},
+       ChainFault::OutsideRam},
+      {"a buffer that reaches beyond RAM",
+       {{inside, 16, false}, {end - 511, 512, true}, {inside, 1, true}},
+       ChainFault::OutsideRam},
+      {"a buffer that wraps around",
+       {{inside, 16, false}, {~0ull - 15, 512, true}, {inside, 1, true}},
+       ChainFault::OutsideRam},
+      {"a buffer as long as 32 bits can say",
+       {{inside, 16, false}, {inside, ~0u, true}, {inside, 1, true}},
+       ChainFault::OutsideRam},
+      {"status outside RAM",
+       {{inside, 16, false}, {inside, 512, true}, {end, 1, true}},
+       ChainFault::OutsideRam,
+       false},
+      {"nothing writable", {{inside, 16, false}}, ChainFault::None, false},
+      {"nothing at all", {{inside, 0, true}}, ChainFault::None, false},
+      {"readable after writable",
+       {{inside, 16, false}, {inside, 1, true}, {inside, 512, false}},
+       ChainFault::ReadableAfterWritable},
+  };
+  for (const Bad& bad : all) {
+    CAPTURE(bad.name);
+    Rig rig;
+    rig.driver.add(bad.segments);
+    CHECK(rig.pop() == Pop::Taken);
+    CHECK(rig.ring.broken_reason().empty());
+    CHECK(rig.chain.fault == bad.fault);
+    CHECK((rig.chain.last_writable != nullptr) == bad.answerable);
+  }
+}
+
 TEST_CASE("a chain of more than 4 GiB is a fault, although its memory is there") {
   TestRam ram(64 << 20);
   TestQueue driver(ram, 8, false);

@@ -47,6 +47,16 @@ struct QueueRig {
     CHECK(used->length == 513);
     CHECK(ring.outstanding() == 0);
   }
+  /// The next chain breaks the queue, which stays so, and says so every time, until it is enabled anew.
+  void check_broken() {
+    CHECK(pop() == Pop::Broken);
+    CHECK_FALSE(ring.broken_reason().empty());
+    CHECK(ring.pop(chain) == Pop::Broken);
+    CHECK_FALSE(ring.enable_notifications());
+    const Driver fresh(ram, 8, true);
+    CHECK(ring.enable(fresh.layout(), ram.memory(), {.packed = kPacked}, kMaxSize, kMaxSize).empty());
+    CHECK(ring.pop(chain) == Pop::Empty);
+  }
 
   TestRam ram;
   Driver driver;

@@ -254,27 +254,8 @@ Answer carry_out(const Json& request, ControlTarget& target) {
   return command->run(target, arguments);
 }
 
-// Copying JSON and writing it out recurse, so how deep it may be is bounded before it is parsed: as in QEMU.
-constexpr unsigned kMaxNesting = 1024;
-
-bool nested_too_deeply(std::string_view line) {
-  unsigned depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < line.size(); ++i) {
-    const char c = line[i];
-    if (in_string) {
-      if (c == '\\') ++i;  // the next one is part of the string, whatever it is
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxNesting) return true;
-    } else if ((c == ']' || c == '}') && depth > 0) {
-      --depth;
-    }
-  }
-  return false;
-}
+// Copying JSON and writing it out recurse, so how deep it may be is bounded: as in QEMU.
+constexpr int kMaxNesting = 1024;
 
 std::string to_line(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -287,8 +268,12 @@ std::string control_greeting() {
 }
 
 std::string answer_request(std::string_view line, ControlTarget& target) {
-  const bool too_deep = nested_too_deeply(line);
-  const Json request = too_deep ? Json() : Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  bool too_deep = false;
+  const auto keep = [&too_deep](int depth, Json::parse_event_t, const Json&) {
+    too_deep |= depth > kMaxNesting;
+    return !too_deep;
+  };
+  const Json request = Json::parse(line, keep, /*allow_exceptions=*/false);
   Answer answer = too_deep ? Answer(refuse(fmt::format("JSON nested deeper than {} levels", kMaxNesting)))
                   : request.is_discarded() ? Answer(refuse("JSON parse error"))
                                            : carry_out(request, target);

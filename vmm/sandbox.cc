@@ -44,7 +44,6 @@ using Filter = std::unique_ptr<void, decltype([](scmp_filter_ctx filter) { secco
 // Memory, locks, clocks, messages and the end: of every thread.
 constexpr int kEverybody[] = {SCMP_SYS(brk),
                               SCMP_SYS(clock_gettime),
-                              SCMP_SYS(clock_nanosleep),
                               SCMP_SYS(close),
                               SCMP_SYS(exit),
                               SCMP_SYS(exit_group),

@@ -108,7 +108,6 @@ TEST_CASE("sandbox: memory, locks, threads' ends and messages work in every thre
     const Ended ended = confined(role, [] {
       fill_and_free_memory();
       if (write(STDERR_FILENO, "y", 1) != 1) _exit(5);
-      usleep(1);
     });
     INFO(to_string(role) << ": " << ended.said);
     CHECK(ended.status == 0);

@@ -213,8 +213,5 @@ class Host {
 }  // namespace spindle::ide
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  FuzzedDataProvider input(data, size);
-  spindle::ide::Host host(input);
-  for (unsigned step = 0; step < spindle::ide::kSteps && input.remaining_bytes() > 0; ++step) host.step();
-  return 0;
+  return spindle::fuzz::live<spindle::ide::Host>(data, size, spindle::ide::kSteps);
 }

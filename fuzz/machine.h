@@ -109,4 +109,13 @@ inline void release_all(test::MemoryNode& node) {
   for (int kind = 0; kind < 5; ++kind) node.release(static_cast<test::MemoryNode::Kind>(kind));
 }
 
+/// An input is a `Guest`'s life: as many steps as it has bytes for, and `steps` at most.
+template <typename Guest>
+int live(const uint8_t* data, std::size_t size, unsigned steps) {
+  FuzzedDataProvider input(data, size);
+  Guest guest(input);
+  for (unsigned step = 0; step < steps && input.remaining_bytes() > 0; ++step) guest.step();
+  return 0;
+}
+
 }  // namespace spindle::fuzz

@@ -229,8 +229,5 @@ class Guest {
 }  // namespace spindle::vmm
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  FuzzedDataProvider input(data, size);
-  spindle::vmm::Guest guest(input);
-  for (unsigned step = 0; step < spindle::vmm::kSteps && input.remaining_bytes() > 0; ++step) guest.step();
-  return 0;
+  return spindle::fuzz::live<spindle::vmm::Guest>(data, size, spindle::vmm::kSteps);
 }

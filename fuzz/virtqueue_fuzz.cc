@@ -167,8 +167,5 @@ class Guest {
 }  // namespace spindle::virtio
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  FuzzedDataProvider input(data, size);
-  spindle::virtio::Guest guest(input);
-  for (unsigned step = 0; step < spindle::virtio::kSteps && input.remaining_bytes() > 0; ++step) guest.step();
-  return 0;
+  return spindle::fuzz::live<spindle::virtio::Guest>(data, size, spindle::virtio::kSteps);
 }

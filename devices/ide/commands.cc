@@ -110,18 +110,13 @@ Parsed parse_set_features(const Drive&, const Command& command, const TaskFile& 
   return refused(kAbrt);
 }
 
-// What there is to choose of a packet device: it has no cache to write.
-Parsed parse_packet_set_features(const Drive&, const Command& command, const TaskFile& registers) {
-  Request request = plain_request(command, registers);
+// What there is to choose of a packet device: it has no cache to write, and nothing to look ahead to.
+Parsed parse_packet_set_features(const Drive& drive, const Command& command, const TaskFile& registers) {
   switch (registers.features.current) {
     case kFeatureSetTransferMode:
-      if (!is_transfer_mode(registers.count.current)) return refused(kAbrt);
-      request.accept = accept_transfer_mode;
-      return request;
     case kFeatureEnableRevert:
     case kFeatureDisableRevert:
-      request.accept = accept_revert;
-      return request;
+      return parse_set_features(drive, command, registers);
   }
   return refused(kAbrt);
 }

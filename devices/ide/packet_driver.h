@@ -60,17 +60,21 @@ class PacketHost {
     send(cdb);
     return finish();
   }
-  /// `bytes` of room at `address`.
-  PacketAnswer dma(const CdbBytes& cdb, uint32_t bytes, uint32_t address = 0x20000) {
-    std::vector<HostDriver::Region> regions;
-    for (uint32_t at = 0; at < bytes; at += 0x10000)
-      regions.push_back({address + at, std::min(bytes - at, 0x10000u)});
+  /// A DMA command into these regions, up to the start of the bus master.
+  void start_dma(const CdbBytes& cdb, std::span<const HostDriver::Region> regions) {
     host.put_table(HostDriver::kTableAddress, regions);
     host.bm_out(kBmStatus, kBmInterrupt | kBmError | kBmDriveCapable);
     host.bm_table(HostDriver::kTableAddress);
     if (!start(0, kPacketDma)) throw std::runtime_error("PACKET aborted");
     send(cdb);
     host.bm_out(kBmCommand, kBmToMemory | kBmStart);
+  }
+  /// `bytes` of room at `address`.
+  PacketAnswer dma(const CdbBytes& cdb, uint32_t bytes, uint32_t address = 0x20000) {
+    std::vector<HostDriver::Region> regions;
+    for (uint32_t at = 0; at < bytes; at += 0x10000)
+      regions.push_back({address + at, std::min(bytes - at, 0x10000u)});
+    start_dma(cdb, regions);
     const Registers after = host.finish_dma(false);
     return {.status = after.opcode,
             .error = static_cast<uint8_t>(after.features),

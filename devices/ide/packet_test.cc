@@ -187,11 +187,7 @@ TEST_CASE("packet: a table that is too short moves nothing until there is a bett
   DiscRig rig;
   PacketHost cd(rig, 0);
   const HostDriver::Region small{kBuffer, 2048};
-  cd.host.put_table(HostDriver::kTableAddress, std::span(&small, 1));
-  cd.host.bm_table(HostDriver::kTableAddress);
-  REQUIRE(cd.start(0, kPacketDma));
-  cd.send(PacketHost::read10(0, 2));
-  cd.host.bm_out(kBmCommand, kBmToMemory | kBmStart);
+  cd.start_dma(PacketHost::read10(0, 2), std::span(&small, 1));
   CHECK((cd.host.bm_in(kBmStatus) & (kBmActive | kBmInterrupt)) == 0);
   CHECK((cd.host.alternate_status() & kBsy) != 0);
   CHECK(rig.ram_bytes(kBuffer, 2048) == std::vector<uint8_t>(2048));
@@ -230,12 +226,13 @@ TEST_CASE("packet: resets while data is on its way") {
       DiscRig rig({.places = {1}, .discs = {0}});
       PacketHost cd(rig, 0);
       const HostDriver::Region region{kBuffer, 4096};
-      cd.host.put_table(HostDriver::kTableAddress, std::span(&region, 1));
-      cd.host.bm_table(HostDriver::kTableAddress);
       rig.node(1).hold(Kind::Read);
-      REQUIRE(cd.start(4096, dma ? kPacketDma : 0));
-      cd.send(PacketHost::read10(20, 2));
-      if (dma) cd.host.bm_out(kBmCommand, kBmToMemory | kBmStart);
+      if (dma) {
+        cd.start_dma(PacketHost::read10(20, 2), std::span(&region, 1));
+      } else {
+        REQUIRE(cd.start(4096));
+        cd.send(PacketHost::read10(20, 2));
+      }
       rig.node(1).wait_held(Kind::Read);
       if (how == 0) cd.host.out(kCommand, kDeviceReset);
       if (how == 1) cd.host.soft_reset();
@@ -325,11 +322,7 @@ TEST_CASE("packet: PIO DRQ blocks of a DMA command do not exist, whatever Bus Ma
   PacketHost cd(rig, 0);
   rig.ide->write_config(pci::kCommand, 2, pci::kCommandIo);  // no bus master
   const HostDriver::Region region{kBuffer, 2048};
-  cd.host.put_table(HostDriver::kTableAddress, std::span(&region, 1));
-  cd.host.bm_table(HostDriver::kTableAddress);
-  REQUIRE(cd.start(2048, kPacketDma));
-  cd.send(PacketHost::read10(1, 1));
-  cd.host.bm_out(kBmCommand, kBmToMemory | kBmStart);
+  cd.start_dma(PacketHost::read10(1, 1), std::span(&region, 1));
   CHECK((cd.host.alternate_status() & (kBsy | kDrq)) == kBsy);
   rig.power_up();
   CHECK(cd.host.finish_dma(false).opcode == kReady);

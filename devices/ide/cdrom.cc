@@ -15,7 +15,6 @@ uint64_t Cdrom::blocks() const {
 void Cdrom::open_tray() {
   if (tray_open_) return;
   tray_open_ = true;
-  ++insertion_;
   attention = false;
   event = MediaEvent::MediaRemoval;
 }
@@ -23,7 +22,6 @@ void Cdrom::open_tray() {
 void Cdrom::close_tray() {
   if (!tray_open_) return;
   tray_open_ = false;
-  ++insertion_;
   if (!ready()) return;
   attention = true;
   event = MediaEvent::NewMedia;

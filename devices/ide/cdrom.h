@@ -4,9 +4,6 @@
 // The medium is a Disk, read in blocks of 2,048 bytes. If its size is not a multiple of that, the last block
 // ends in zeroes. An empty one (no blocks) is as good as none.
 //
-// A command that reads notes which insertion of a medium it is about: one that finds another when it goes on
-// has nothing to read from any more.
-//
 // Threading: the channel's lock.
 #pragma once
 
@@ -22,7 +19,7 @@ namespace spindle::ide {
 
 class Cdrom {
  public:
-  enum class MediaEvent : uint8_t { None = 0, EjectRequest = 1, NewMedia = 2, MediaRemoval = 3 };
+  enum class MediaEvent : uint8_t { None = 0, NewMedia = 2, MediaRemoval = 3 };
 
   /// Null: the drive is empty.
   explicit Cdrom(std::shared_ptr<Disk> medium) : medium_(std::move(medium)) {}
@@ -35,8 +32,6 @@ class Cdrom {
   bool tray_open() const { return tray_open_; }
   /// What lies in the tray, open or closed. May be null.
   const std::shared_ptr<Disk>& medium() const { return medium_; }
-  /// Counts the times that there was another medium to read, or none.
-  uint64_t insertion() const { return insertion_; }
 
   /// Blocks that can be read now; 0 if the tray is open or empty.
   uint64_t blocks() const;
@@ -52,7 +47,6 @@ class Cdrom {
  private:
   std::shared_ptr<Disk> medium_;
   bool tray_open_ = false;
-  uint64_t insertion_ = 0;
 };
 
 using Cdb = std::span<const uint8_t, kCdbBytes>;

@@ -132,7 +132,6 @@ class Channel {
   void await_cdb(Drive& drive);
   void start_packet(Drive& drive);
   void start_packet_data(Drive& drive);
-  bool medium_is_gone(Drive& drive);
   void packet_dma(Drive& drive);
   void next_packet_block(Drive& drive);
   void packet_block_moved(Drive& drive);

@@ -127,7 +127,6 @@ void Channel::end_pio_block(Drive& drive) {
 
 void Channel::try_dma() {
   if (phase_ != Phase::AwaitDma || !bus_master_.active() || !may_master_) return;
-  if (medium_is_gone(*selected())) return;
   if (bus_master_.gather(current_.bytes, parts_) != BusMaster::Gathered::All) return;
   if (current_.command->protocol == Protocol::Packet && !current_.work) {
     packet_dma(*selected());

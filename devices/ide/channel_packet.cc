@@ -56,7 +56,6 @@ void Channel::start_packet(Drive& drive) {
     current_.lba = data->first_block << (kDiscBlockShift - kSectorShift);
     current_.work = read_disc;
     current_.medium = cdrom.medium().get();
-    current_.insertion = cdrom.insertion();
   }
   if (current_.bytes == 0) {
     complete_packet(drive, Sense{});
@@ -66,13 +65,6 @@ void Channel::start_packet(Drive& drive) {
   } else {
     start_packet_data(drive);
   }
-}
-
-// True, and the command has ended, if what it was to read from was taken away meanwhile.
-bool Channel::medium_is_gone(Drive& drive) {
-  if (!current_.medium || current_.insertion == drive.cdrom().insertion()) return false;
-  complete_packet(drive, drive.cdrom().ready() ? kMediumMayHaveChanged : drive.cdrom().not_ready());
-  return true;
 }
 
 // An answer that is in data_ already.
@@ -94,7 +86,6 @@ void Channel::start_packet_data(Drive& drive) {
     next_packet_block(drive);
     return;
   }
-  if (medium_is_gone(drive)) return;
   block_part_ = {data_.data(), staged_};
   const Buffers stage(std::span(&block_part_, 1), block_part_.iov_len);
   start_job(drive.unit(), current_.part(done_, staged_), stage, false);

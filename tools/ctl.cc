@@ -28,8 +28,17 @@ int usage_error(const Error& error) {
   return kExitUsage;
 }
 
-// key=value, as JSON types go: on/off/true/false, a number (size= also with k, M, G or T), else text. A
-// disk's name is text, whatever it looks like.
+// As JSON types go: on/off/true/false, a number (size= also with k, M, G or T), else text. A disk's name is
+// text, whatever it looks like.
+Json value_of(const std::string& name, const std::string& value) {
+  if (name != "device") {
+    if (value == "on" || value == "true") return true;
+    if (value == "off" || value == "false") return false;
+    if (const auto number = name == "size" ? parse_size(value) : parse_number(value)) return *number;
+  }
+  return value;
+}
+
 Result<Json> parse_arguments(const std::vector<std::string>& words) {
   Json arguments = Json::object();
   for (const std::string& word : words) {
@@ -37,20 +46,8 @@ Result<Json> parse_arguments(const std::vector<std::string>& words) {
     if (equals == std::string::npos || equals == 0) {
       return std::unexpected(Error::invalid("argument", word, "write arguments as name=value"));
     }
-    const std::string value = word.substr(equals + 1);
     const std::string name = word.substr(0, equals);
-    Json& argument = arguments[name];
-    if (name == "device") {
-      argument = value;
-    } else if (value == "on" || value == "true") {
-      argument = true;
-    } else if (value == "off" || value == "false") {
-      argument = false;
-    } else if (const auto number = name == "size" ? parse_size(value) : parse_number(value)) {
-      argument = *number;
-    } else {
-      argument = value;
-    }
+    arguments[name] = value_of(name, word.substr(equals + 1));
   }
   return arguments;
 }

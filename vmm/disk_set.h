@@ -16,32 +16,9 @@
 #include "block/disk_spec.h"
 #include "block/format_registry.h"
 #include "block/io/reactor.h"
-#include "devices/guest_memory.h"
-#include "vmm/chipset.h"
-#include "vmm/pci_bus.h"
+#include "vmm/disk_devices.h"
 
 namespace spindle::vmm {
-
-/// Where a disk goes, and what it is called.
-struct DiskPlace {
-  std::string id;     ///< the user's, else as QEMU names it: virtio0, ide0-hd1, ide1-cd0
-  unsigned bus = 0;   ///< ide: channel
-  unsigned unit = 0;  ///< ide: drive; virtio: how many came before
-};
-
-/// Gives every disk its place: first those that name one, then the others in their order. Invalid, for the
-/// user: a place taken twice, more than four IDE drives or 30 virtio disks, an id used twice.
-Result<std::vector<DiskPlace>> place_disks(std::span<const DiskSpec> specs);
-
-/// What devices need of the machine.
-struct DeviceWiring {
-  const GuestMemory& memory;
-  Vm& vm;
-  PciBus& bus;
-  Chipset& chipset;
-  IoSpace& ports;
-  FaultHandler fault;
-};
 
 class DiskSet {
  public:
@@ -87,14 +64,8 @@ class DiskSet {
   nlohmann::ordered_json statistics();
 
  private:
-  class Devices;
-  struct Entry {
-    DiskSpec spec;
-    DiskPlace place;
-    std::shared_ptr<Disk> disk;
-  };
   DiskSet();
-  Result<Entry*> find(const std::string& id, const char* operation);
+  Result<DiskEntry*> find(const std::string& id, const char* operation);
   /// Lifts the limits of all disks for as long as they exist: nobody waits for those while all are waited
   /// for.
   std::vector<DrainSection> drain_sections();
@@ -102,8 +73,8 @@ class DiskSet {
                                                std::vector<std::string>& warnings);
 
   std::unique_ptr<ReactorThread> reactor_;
-  std::vector<Entry> entries_;
-  std::unique_ptr<Devices> devices_;
+  std::vector<DiskEntry> entries_;
+  std::unique_ptr<DiskDevices> devices_;
 };
 
 }  // namespace spindle::vmm

@@ -148,6 +148,7 @@ class Channel {
   void finish_job(const Job& job, const Outcome& outcome);
   void begin_reset();
   void device_reset(Drive& drive);
+  void let_job_go();
   void advance_reset();
 
   const GuestMemory& memory_;
@@ -177,6 +178,7 @@ class Channel {
   std::array<bool, 2> revert_{};     // write caches that the reset must bring back
   bool job_running_ = false;
   Job job_;
+  std::optional<DrainSection> reset_drain_;  // only used on the reactor
   std::vector<std::coroutine_handle<>> drainers_;
 
   std::vector<iovec> parts_;

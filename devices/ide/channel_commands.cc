@@ -179,6 +179,7 @@ Detached Channel::run_job() {
 }
 
 void Channel::finish_job(const Job& job, const Outcome& outcome) {
+  reset_drain_.reset();
   std::lock_guard lock(mutex_);
   job_running_ = false;
   // A drive that fails stops asking for data, so the engine waits for more: Active stays set (PIIX4, BMISX).
@@ -257,6 +258,14 @@ void Channel::begin_reset() {
   for (auto& drive : drives_) {
     if (drive) drive->interrupt_pending = false;
   }
+  if (job_running_) reactor_.post([this] { let_job_go(); });
+}
+
+// The host waits for the end of the reset, which waits for the job: no filter shall hold that back meanwhile.
+void Channel::let_job_go() {
+  std::lock_guard lock(mutex_);
+  if (!job_running_ || job_.generation == generation_ || reset_drain_) return;
+  reset_drain_.emplace(drives_[job_.unit]->disk().node());
 }
 
 // DEVICE RESET (ATA/ATAPI-6, 8.10): as a soft reset of one device, which stays selected, whatever it is

@@ -117,6 +117,29 @@ TEST_CASE("a reset between two blocks of a PIO write keeps the first") {
   CHECK(rig.node().bytes(10 * kSectorBytes, kSectorBytes) == std::vector<uint8_t>(kSectorBytes));
 }
 
+TEST_CASE("a soft reset does not wait for a throttled command, and lends no more than that") {
+  constexpr uint32_t kBytes = 4096;
+  RigOptions options;
+  options.throttling.rates[static_cast<std::size_t>(ThrottleKind::BpsTotal)].average = kBytes / 40;
+  Rig rig(options);  // 40 seconds for each read
+  HostDriver host = rig.driver();
+  const auto waiting = [&rig] {
+    return rig.reactor_thread->call(
+        [&rig]() -> Task<std::size_t> { co_return find_throttle(rig.disk().node())->waiting(); });
+  };
+  const Registers read{.opcode = 0xc8, .count = kBytes / kSectorBytes};
+  CHECK(host.dma(read, true, kBuffer, kBytes).opcode == kReady);
+  for (unsigned reads = 2; reads <= 3; ++reads) {
+    host.start_dma(read, true);
+    CHECK(waiting() == 1);
+    CHECK((host.alternate_status() & kBsy) != 0);
+    host.soft_reset();
+    CHECK(host.wait_not_busy() == kReady);
+    check_signature(host);
+    CHECK(rig.node().count(Kind::Read) == reads);
+  }
+}
+
 TEST_CASE("BSY lasts as long as SRST is set, on both drives") {
   Rig rig({.places = {0, 1}});
   HostDriver host = rig.driver();

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "block/disk.h"
+#include "block/filters/throttle_node.h"
 #include "block/io/reactor.h"
 #include "devices/ide/ata.h"
 #include "devices/ide/piix_ide.h"
@@ -286,6 +287,7 @@ struct RigOptions {
   bool discard = false;
   uint32_t discard_granularity = kSectorBytes;
   bool discard_zeroes = true;
+  ThrottleLimits throttling = {};
   std::vector<unsigned> places = {0};       ///< 2 * channel + unit
   std::vector<unsigned> discs = {};         ///< CD-ROM drives with a medium each
   std::vector<unsigned> empty_drives = {};  ///< and without one
@@ -308,10 +310,11 @@ class Rig {
       node->mutable_facts().rotational = options.rotational;
       node->mutable_facts().discard_granularity = options.discard_granularity;
       node->mutable_facts().discard_zeroes = options.discard_zeroes;
-      auto disk = std::make_shared<Disk>(node, DiskOptions{.id = "disk" + std::to_string(place),
-                                                           .cache = options.cache,
-                                                           .read_only = options.read_only,
-                                                           .discard = options.discard});
+      auto throttle = std::make_shared<ThrottleNode>(node, options.throttling);
+      auto disk = std::make_shared<Disk>(throttle, DiskOptions{.id = "disk" + std::to_string(place),
+                                                               .cache = options.cache,
+                                                               .read_only = options.read_only,
+                                                               .discard = options.discard});
       nodes.push_back(node);
       disks.push_back(disk);
       auto attached = ide->attach(place / 2, place % 2, disk, options.drive);

@@ -5,6 +5,8 @@
 //              or packed; one interrupt decision a batch and queue
 //   file/...   depth 32 over a file, beside bare/...: the same reads or writes by a bare io_uring loop
 //
+//   traced/... as null/..., while a trace is recorded
+//
 // The files are made by scripts/bench, whose names they come under: SPINDLE_BENCH_CACHED and
 // SPINDLE_BENCH_TMPFS.
 #include <benchmark/benchmark.h>
@@ -19,6 +21,7 @@
 #include "block/disk.h"
 #include "block/filters/null_node.h"
 #include "block/protocols/file_node.h"
+#include "block/trace/tracer.h"
 #include "devices/virtio/blk.h"
 #include "devices/virtio/test_driver.h"
 #include "formats/raw_node.h"
@@ -131,16 +134,20 @@ std::shared_ptr<Node> file_node(Reactor& reactor, const char* path) {
   return std::move(*RawNode::open(std::move(*file), {}));
 }
 
-void over_null(benchmark::State& state, bool write, Rings rings) {
+/// `traced`: a trace is recorded, into the null device.
+void over_null(benchmark::State& state, bool write, Rings rings, bool traced) {
   auto reactor = std::move(*Reactor::create());
   auto node = std::make_shared<NullNode>(*reactor, NullNode::Options{.read_zeroes = false});
   Driver driver(std::move(reactor), node, CacheMode::Writeback, write, rings);
+  trace::Tracer tracer({});
+  if (traced && !tracer.start("/dev/null")) std::abort();
   uint64_t batches = 0;
   for (auto _ : state) {
     driver.submit();
     driver.reap(kDepth);
     ++batches;
   }
+  if (traced && !tracer.stop()) std::abort();
   state.SetItemsProcessed(static_cast<int64_t>(batches) * kDepth);
   state.counters["interrupts_per_batch"] =
       static_cast<double>(driver.transport().interrupts) / static_cast<double>(batches);
@@ -196,8 +203,13 @@ int main(int argc, char** argv) {
     for (const bool write : {false, true}) {
       const std::string name = std::string("null/") + (rings.packed ? "packed" : "split") + "/queues-" +
                                std::to_string(rings.queues) + (write ? "/write" : "/read");
-      benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& s) { over_null(s, write, rings); });
+      benchmark::RegisterBenchmark(name.c_str(),
+                                   [=](benchmark::State& s) { over_null(s, write, rings, false); });
     }
+  }
+  for (const bool write : {false, true}) {
+    benchmark::RegisterBenchmark(write ? "traced/write" : "traced/read",
+                                 [=](benchmark::State& s) { over_null(s, write, Rings{}, true); });
   }
   if (const char* path = std::getenv("SPINDLE_BENCH_CACHED")) register_for("page-cache", path);
   if (const char* path = std::getenv("SPINDLE_BENCH_TMPFS")) register_for("tmpfs", path);

@@ -9,6 +9,23 @@ namespace {
 
 constexpr uint64_t kSectorBytes = 512;
 
+// What a trace calls things.
+constexpr const char *kWrite = "disk write", *kWriteZeroes = "disk write zeroes", *kDiscard = "disk discard",
+                     *kFlush = "disk flush", *kResize = "disk resize",
+                     *kSetWriteCache = "disk set write cache", *kFlushed = "flush", *kFua = "FUA";
+
+const char* chosen_by(CacheChooser chooser) {
+  switch (chooser) {
+    case CacheChooser::Guest:
+      return "guest";
+    case CacheChooser::Host:
+      return "host";
+    case CacheChooser::Reset:
+      return "reset";
+  }
+  return "";
+}
+
 }  // namespace
 
 // Toggles take turns: the flush of one may not end in the middle of another, or the mode shown could be
@@ -43,6 +60,7 @@ class Disk::ToggleTurn {
 Disk::Disk(std::shared_ptr<Node> node, DiskOptions options)
     : node_(std::move(node)),
       options_(std::move(options)),
+      track_("disk " + options_.id),
       size_(node_->size()),
       write_cache_shown_(starts_with_write_cache(options_.cache)),
       write_cache_in_force_(starts_with_write_cache(options_.cache)) {
@@ -78,15 +96,38 @@ Result<> Disk::check_modification(const char* operation, uint64_t offset, uint64
   return {};
 }
 
+const char* Disk::name_of(Reason reason) {
+  switch (reason) {
+    case Reason::Guest:
+      return "guest flush";
+    case Reason::Writethrough:
+      return "write-through";
+    case Reason::Toggle:
+      return "cache turned off";
+    case Reason::Background:
+      return "background";
+  }
+  return "";
+}
+
+// The device may have begun the request; what it handed down is also for the node below.
+trace::Id Disk::begin_trace(const char* operation, trace::Range range, const char* reason) {
+  trace::Id request = trace::taken();
+  if (request == 0) request = track_.new_request();
+  trace::begin(request, operation, range, reason);
+  trace::hand_down(request);
+  return request;
+}
+
 void Disk::came_to_rest() {
   for (auto waiter : drainers_) reactor().schedule(waiter);
   drainers_.clear();
 }
 
 Task<Result<>> Disk::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
-  InFlight in_flight(*this);
+  InFlight in_flight(*this, kWrite, {offset, buffers.size}, flags.fua ? kFua : nullptr);
   if (auto allowed = check_modification("write", offset, buffers.size); !allowed)
-    co_return counted(std::move(allowed));
+    co_return ended(in_flight, kWrite, std::move(allowed));
   // With the cache off every write is followed by a flush of its own, which covers the metadata too and which
   // concurrent writers share; the node's FUA serves single writes of a write-back disk.
   const bool by_node =
@@ -94,8 +135,9 @@ Task<Result<>> Disk::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
   auto result = co_await node_->write(offset, buffers, WriteFlags{.fua = by_node});
   bool owing = completed_owing_flush(result, flags.fua, by_node);
   while (!result) {
-    const bool again = co_await tries_again(Direction::Write, result);
+    const bool again = co_await tries_again(Direction::Write, in_flight.request(), result);
     if (!again) break;
+    trace::hand_down(in_flight.request());
     result = co_await node_->write(offset, buffers, WriteFlags{.fua = by_node});
     owing = completed_owing_flush(result, flags.fua, by_node);
   }
@@ -104,28 +146,32 @@ Task<Result<>> Disk::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
     counters_.write_bytes.add(buffers.size);
     if (flags.fua) counters_.fua_writes.add();
   }
-  if (owing) result = co_await flush_for(Reason::Writethrough);
-  co_return counted(std::move(result));
+  if (owing)
+    result =
+        co_await flush_for(Reason::Writethrough, in_flight.request(), flags.fua && write_cache_in_force_);
+  co_return ended(in_flight, kWrite, std::move(result));
 }
 
 Task<Result<>> Disk::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags flags) {
-  InFlight in_flight(*this);
+  InFlight in_flight(*this, kWriteZeroes, {offset, length});
   if (auto allowed = check_modification("write_zeroes", offset, length); !allowed)
-    co_return counted(std::move(allowed));
+    co_return ended(in_flight, kWriteZeroes, std::move(allowed));
   const bool want_fua = flags.fua;
   flags.fua = false;
   flags.unmap &= options_.discard;
   auto result = co_await node_->write_zeroes(offset, length, flags);
   bool owing = completed_owing_flush(result, want_fua, false);
   while (!result) {
-    const bool again = co_await tries_again(Direction::Write, result);
+    const bool again = co_await tries_again(Direction::Write, in_flight.request(), result);
     if (!again) break;
+    trace::hand_down(in_flight.request());
     result = co_await node_->write_zeroes(offset, length, flags);
     owing = completed_owing_flush(result, want_fua, false);
   }
   if (result) counters_.zero_ops.add();
-  if (owing) result = co_await flush_for(Reason::Writethrough);
-  co_return counted(std::move(result));
+  if (owing)
+    result = co_await flush_for(Reason::Writethrough, in_flight.request(), want_fua && write_cache_in_force_);
+  co_return ended(in_flight, kWriteZeroes, std::move(result));
 }
 
 Task<Result<>> Disk::discard(uint64_t offset, uint64_t length) {
@@ -134,20 +180,22 @@ Task<Result<>> Disk::discard(uint64_t offset, uint64_t length) {
 }
 
 Task<Result<>> Disk::discard(std::span<const ByteRange> ranges) {
-  InFlight in_flight(*this);
+  InFlight in_flight(*this, kDiscard);
   for (const ByteRange& range : ranges) {
     if (auto allowed = check_modification("discard", range.offset, range.length); !allowed)
-      co_return counted(std::move(allowed));
+      co_return ended(in_flight, kDiscard, std::move(allowed));
   }
   Result<> result;
   bool owing = false;
   for (const ByteRange& range : ranges) {
     if (options_.discard) {  // else accepted as the hint it is; nothing changes, so nothing is dirty
+      trace::hand_down(in_flight.request());
       result = co_await node_->discard(range.offset, range.length);
       owing |= completed_owing_flush(result, false, false);
       while (!result) {
-        const bool again = co_await tries_again(Direction::Write, result);
+        const bool again = co_await tries_again(Direction::Write, in_flight.request(), result);
         if (!again) break;
+        trace::hand_down(in_flight.request());
         result = co_await node_->discard(range.offset, range.length);
         owing |= completed_owing_flush(result, false, false);
       }
@@ -155,8 +203,8 @@ Task<Result<>> Disk::discard(std::span<const ByteRange> ranges) {
     }
     counters_.discard_ops.add();
   }
-  if (result && owing) result = co_await flush_for(Reason::Writethrough);
-  co_return counted(std::move(result));
+  if (result && owing) result = co_await flush_for(Reason::Writethrough, in_flight.request());
+  co_return ended(in_flight, kDiscard, std::move(result));
 }
 
 // The mode is looked at when a modification completes, not when it began: after a toggle to write-through
@@ -178,25 +226,29 @@ bool Disk::completed_owing_flush(const Result<>& result, bool want_fua, bool was
 
 Task<Result<>> Disk::resize(uint64_t bytes) {
   co_await drain();
-  InFlight in_flight(*this);
-  if (auto allowed = check_modification("resize", 0, 0); !allowed) co_return std::move(allowed);
+  InFlight in_flight(*this, kResize, {0, bytes});
+  if (auto allowed = check_modification("resize", 0, 0); !allowed)
+    co_return ended(in_flight, kResize, std::move(allowed));
   if (bytes == 0 || bytes % kSectorBytes != 0) {
-    co_return std::unexpected(Error::invalid(
+    Result<> refused = std::unexpected(Error::invalid(
         "resize", id(),
         fmt::format("{} bytes are no disk: it has whole sectors of 512, and one at least", bytes)));
+    co_return ended(in_flight, kResize, std::move(refused));
   }
   auto result = co_await node_->resize(bytes);
   size_.store(node_->size(), std::memory_order_relaxed);
-  if (completed_owing_flush(result, false, false)) result = co_await flush_for(Reason::Writethrough);
-  co_return counted(std::move(result));
+  if (completed_owing_flush(result, false, false))
+    result = co_await flush_for(Reason::Writethrough, in_flight.request());
+  co_return ended(in_flight, kResize, std::move(result));
 }
 
 Task<Result<>> Disk::flush() {
-  InFlight in_flight(*this);
-  co_return counted(co_await flush_for(Reason::Guest));
+  InFlight in_flight(*this, kFlush);
+  auto result = co_await flush_for(Reason::Guest, in_flight.request());
+  co_return ended(in_flight, kFlush, std::move(result));
 }
 
-Task<Result<>> Disk::flush_for(Reason reason) {
+Task<Result<>> Disk::flush_for(Reason reason, trace::Id request, bool for_fua) {
   switch (reason) {
     case Reason::Guest:
       counters_.flush_requests.add();
@@ -211,46 +263,59 @@ Task<Result<>> Disk::flush_for(Reason reason) {
       counters_.flushes_background.add();
       break;
   }
+  trace::begin(request, kFlushed, {}, for_fua ? kFua : name_of(reason));
+  trace::hand_down(request);
   auto flushed = co_await node_->sequencer().flush();
+  const char* why = nullptr;
   // cache=unsafe: the node passed its metadata on, but the host was asked for nothing.
-  if (flushed.outcome == FlushOutcome::Issued && never_flushes(options_.cache))
+  if (flushed.outcome == FlushOutcome::Issued && never_flushes(options_.cache)) {
     flushed.outcome = FlushOutcome::Elided;
+    why = "cache=unsafe";
+  }
   switch (flushed.outcome) {
     case FlushOutcome::Issued:
       counters_.flushes_issued.add();
+      trace::end(request, kFlushed, "issued");
       break;
     case FlushOutcome::Elided:
       counters_.flushes_elided.add();
+      trace::end(request, kFlushed, "elided", why ? why : "nothing changed since the last flush began");
       break;
     case FlushOutcome::Coalesced:
       counters_.flushes_coalesced.add();
+      trace::end(request, kFlushed, "coalesced", "another request's flush covered it");
       break;
     case FlushOutcome::Failed:
       counters_.flushes_failed.add();
+      trace::end(request, kFlushed, "failed", trace::outcome_of(flushed.result));
       break;
   }
   co_return std::move(flushed.result);
 }
 
-Task<Result<>> Disk::set_write_cache(bool on) {
-  InFlight in_flight(*this);
+Task<Result<>> Disk::set_write_cache(bool on, CacheChooser chooser) {
+  InFlight in_flight(*this, kSetWriteCache, {}, chosen_by(chooser));
   ToggleTurn turn(*this);
   co_await turn;
-  if (on == write_cache_shown_ && on == write_cache_in_force_) co_return Result<>{};
-  if (on) {
-    if (node_->sequencer().failure())
-      co_return Result<>{};  // D3: after a failed flush it stays write-through
-    counters_.cache_toggles.add();
-    write_cache_in_force_ = true;
-    write_cache_shown_ = true;
+  // D3: after a failed flush it stays write-through.
+  const bool stays = on && node_->sequencer().failure();
+  if (stays || (on == write_cache_shown_ && on == write_cache_in_force_)) {
+    trace::end(in_flight.request(), kSetWriteCache, "unchanged", stays ? "an earlier flush failed" : nullptr);
     co_return Result<>{};
   }
   counters_.cache_toggles.add();
+  if (on) {
+    write_cache_in_force_ = true;
+    write_cache_shown_ = true;
+    trace::mark(track_.id(), "write cache on", chosen_by(chooser));
+    co_return ended(in_flight, kSetWriteCache, Result<>{});
+  }
   if (mutation_ != DiskMutation::FlushBeforeFlip) write_cache_in_force_ = false;
-  auto result = co_await flush_for(Reason::Toggle);
+  trace::mark(track_.id(), "write cache off", chosen_by(chooser));
+  auto result = co_await flush_for(Reason::Toggle, in_flight.request());
   write_cache_in_force_ = false;
   if (result) write_cache_shown_ = false;
-  co_return counted(std::move(result));
+  co_return ended(in_flight, kSetWriteCache, std::move(result));
 }
 
 Task<void> Disk::drain() {
@@ -269,7 +334,8 @@ Task<Result<>> Disk::close() {
   co_await drain();
   Result<> first;
   const FlushSequencer& sequencer = node_->sequencer();
-  if (sequencer.modified_here() && sequencer.dirty()) first = co_await flush_for(Reason::Background);
+  if (sequencer.modified_here() && sequencer.dirty())
+    first = co_await flush_for(Reason::Background, trace::on() ? track_.new_request() : 0);
   auto closed = co_await node_->close();
   if (first && !closed) first = std::move(closed);
   co_return first;

@@ -30,6 +30,7 @@
 #include "block/counters.h"
 #include "block/error_policy.h"
 #include "block/node.h"
+#include "block/trace/trace.h"
 
 namespace spindle {
 
@@ -42,6 +43,9 @@ struct DiskOptions {
   ErrorPolicy read_errors = ErrorPolicy::Report;
   ErrorPolicy write_errors = ErrorPolicy::Report;  ///< also of zeroes and discards, never of flushes
 };
+
+/// Who wants the write cache on or off: for traces.
+enum class CacheChooser : uint8_t { Guest, Host, Reset };
 
 /// Whether requests wait, and for what, as QMP's io-status has it.
 enum class IoStatus : uint8_t { Ok, Failed, NoSpace };
@@ -78,6 +82,8 @@ class Disk {
   const DiskCounters& counters() const { return counters_; }
   Reactor& reactor() const { return node_->reactor(); }
   Node& node() const { return *node_; }
+  /// Where a trace shows the disk's requests.
+  const trace::Track& track() const { return track_; }
 
   // ---- the reactor ----
   class Read;
@@ -104,10 +110,12 @@ class Disk {
   /// completed earlier is durable; if that flush fails the error is returned, the disk is write-through all
   /// the same and D6 applies. Off -> on is immediate. Setting what is set already counts as no toggle and
   /// flushes nothing.
-  Task<Result<>> set_write_cache(bool on);
+  Task<Result<>> set_write_cache(bool on, CacheChooser chooser = CacheChooser::Guest);
   /// Back to the configured mode (D4): power-on, machine reset, virtio reset, ATA soft reset after SET
   /// FEATURES CCh.
-  Task<Result<>> revert_write_cache() { return set_write_cache(configured_write_cache()); }
+  Task<Result<>> revert_write_cache() {
+    return set_write_cache(configured_write_cache(), CacheChooser::Reset);
+  }
 
   /// Who stops the guest when a request met an error under the policy to stop. Called on the reactor for each
   /// such request, which waits from then on; must not wait itself. Without it such errors are reported.
@@ -140,22 +148,40 @@ class Disk {
   class ToggleTurn;
   class Hold;
 
-  // A request between its start and its end, so that drain() knows when all have ended.
+  // A request between its start and its end, so that drain() knows when all have ended; and its id, if it is
+  // traced.
   class InFlight {
    public:
-    explicit InFlight(Disk& disk) : disk_(&disk) { ++disk.in_flight_; }
-    InFlight(InFlight&& other) noexcept : disk_(std::exchange(other.disk_, nullptr)) {}
+    InFlight(Disk& disk, const char* operation, trace::Range range = {}, const char* reason = nullptr)
+        : disk_(&disk) {
+      ++disk.in_flight_;
+      if (trace::on()) [[unlikely]]
+        request_ = disk.begin_trace(operation, range, reason);
+    }
+    InFlight(InFlight&& other) noexcept
+        : disk_(std::exchange(other.disk_, nullptr)), request_(other.request_) {}
     InFlight& operator=(InFlight&&) = delete;
     ~InFlight() {
       if (disk_) disk_->ended_one();
     }
     Disk& disk() const { return *disk_; }
+    trace::Id request() const { return request_; }
 
    private:
     Disk* disk_;
+    trace::Id request_ = 0;
   };
 
-  Task<Result<>> flush_for(Reason reason);
+  trace::Id begin_trace(const char* operation, trace::Range range, const char* reason);
+  /// The end of an operation for the counters and the trace.
+  Result<> ended(const InFlight& in_flight, const char* operation, Result<> result) {
+    if (in_flight.request() != 0) [[unlikely]]
+      trace::end(in_flight.request(), operation, trace::outcome_of(result));
+    return counted(std::move(result));
+  }
+  /// `for_fua`: a write-back disk's write wanted to be durable, which a trace shows.
+  Task<Result<>> flush_for(Reason reason, trace::Id request, bool for_fua = false);
+  static const char* name_of(Reason reason);
   /// Notes that a modification ended, and how. True if it may not complete before a flush (D2).
   bool completed_owing_flush(const Result<>& result, bool want_fua, bool was_fua);
   Result<> check_modification(const char* operation, uint64_t offset, uint64_t length) const;
@@ -173,7 +199,7 @@ class Disk {
   enum class Direction : uint8_t { Read, Write };
   /// After `result` failed: true if the request is to be carried out once more. Else `result` is what the
   /// guest is told.
-  Task<bool> tries_again(Direction direction, Result<>& result);
+  Task<bool> tries_again(Direction direction, trace::Id request, Result<>& result);
   Task<Result<>> read_by_policy(uint64_t offset, Buffers buffers);
   void end_held(bool retry);
   void ended_one() {
@@ -185,6 +211,7 @@ class Disk {
 
   std::shared_ptr<Node> node_;
   DiskOptions options_;
+  trace::Track track_;
   std::atomic<uint64_t> size_;
   std::atomic<bool> write_cache_shown_;
   bool write_cache_in_force_;
@@ -204,8 +231,8 @@ class Disk {
 /// read.
 class [[nodiscard]] Disk::Read {
  public:
-  Read(Disk& disk, Buffers buffers, Task<Result<>> task)
-      : in_flight_(disk), bytes_(buffers.size), task_(std::move(task)) {}
+  Read(Disk& disk, uint64_t offset, Buffers buffers, Task<Result<>> task)
+      : in_flight_(disk, kOperation, {offset, buffers.size}), bytes_(buffers.size), task_(std::move(task)) {}
 
   bool await_ready() const noexcept { return task_.await_ready(); }
   bool await_suspend(std::coroutine_handle<> awaiter) { return task_.await_suspend(awaiter); }
@@ -217,10 +244,12 @@ class [[nodiscard]] Disk::Read {
       disk.counters_.read_ops.add();
       disk.counters_.read_bytes.add(bytes_);
     }
-    return disk.counted(std::move(result));
+    return disk.ended(ending, kOperation, std::move(result));
   }
 
  private:
+  static constexpr const char* kOperation = "disk read";
+
   InFlight in_flight_;
   uint64_t bytes_;
   Task<Result<>> task_;
@@ -228,9 +257,10 @@ class [[nodiscard]] Disk::Read {
 
 inline Disk::Read Disk::read(uint64_t offset, Buffers buffers) {
   auto allowed = check_range("read", offset, buffers.size);
-  if (!allowed) return {*this, buffers, finished(std::move(allowed))};
-  if (options_.read_errors != ErrorPolicy::Report) return {*this, buffers, read_by_policy(offset, buffers)};
-  return {*this, buffers, node_->read(offset, buffers)};
+  if (!allowed) return {*this, offset, buffers, finished(std::move(allowed))};
+  if (options_.read_errors != ErrorPolicy::Report)
+    return {*this, offset, buffers, read_by_policy(offset, buffers)};
+  return {*this, offset, buffers, node_->read(offset, buffers)};
 }
 
 }  // namespace spindle

@@ -5,6 +5,11 @@
 #include "block/disk.h"
 
 namespace spindle {
+namespace {
+
+constexpr const char* kHeld = "waits after an error";
+
+}  // namespace
 
 // Suspends a request until retry_held() or fail_held(); gives whether to try again.
 class Disk::Hold {
@@ -34,7 +39,7 @@ class Disk::Hold {
   bool retry_ = false;
 };
 
-Task<bool> Disk::tries_again(Direction direction, Result<>& result) {
+Task<bool> Disk::tries_again(Direction direction, trace::Id request, Result<>& result) {
   const bool writes = direction == Direction::Write;
   const auto flush_failed = [&] { return writes && node_->sequencer().failure().has_value(); };  // D6
   if (flush_failed()) co_return false;
@@ -47,7 +52,10 @@ Task<bool> Disk::tries_again(Direction direction, Result<>& result) {
       co_return false;
     case ErrorAction::Stop:
       if (!on_stop_ || !holds_errors_) co_return false;  // nobody would let it go on
-      if (const bool again = co_await Hold(*this, *result.error()); !again || flush_failed()) co_return false;
+      trace::begin(request, kHeld, {}, trace::outcome_of(result));
+      const bool again = co_await Hold(*this, *result.error());
+      trace::end(request, kHeld, again ? "tried again" : "given up");
+      if (!again || flush_failed()) co_return false;
       counters_.errors.add();  // else the caller counts it
       co_return true;
   }
@@ -55,10 +63,13 @@ Task<bool> Disk::tries_again(Direction direction, Result<>& result) {
 }
 
 Task<Result<>> Disk::read_by_policy(uint64_t offset, Buffers buffers) {
+  const trace::Id request = trace::taken();
+  trace::hand_down(request);
   auto result = co_await node_->read(offset, buffers);
   while (!result) {
-    const bool again = co_await tries_again(Direction::Read, result);
+    const bool again = co_await tries_again(Direction::Read, request, result);
     if (!again) break;
+    trace::hand_down(request);
     result = co_await node_->read(offset, buffers);
   }
   co_return result;

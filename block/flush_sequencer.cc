@@ -4,6 +4,7 @@
 #include <coroutine>
 
 #include "block/node.h"
+#include "block/trace/trace.h"
 
 namespace spindle {
 
@@ -19,6 +20,7 @@ struct FlushSequencer::EndOfRunning {
 
 Task<FlushResult> FlushSequencer::flush() {
   const uint64_t need = completed_;
+  const trace::Id request = trace::taken();  // while it waits, others are handed down
   // Those who shared the flush that just ended are resumed in this turn or the next; they came first.
   if (resuming_ > 0) co_await node_.reactor().yield();
   bool waited = false;
@@ -33,6 +35,7 @@ Task<FlushResult> FlushSequencer::flush() {
     co_await EndOfRunning{*this};
     if (covered && !failure_) co_return FlushResult{FlushOutcome::Coalesced, {}};
   }
+  trace::hand_down(request);
   auto result = co_await run();
   if (!result) co_return FlushResult{FlushOutcome::Failed, std::move(result)};
   co_return FlushResult{FlushOutcome::Issued, {}};

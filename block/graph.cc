@@ -5,6 +5,7 @@
 #include "block/filters/fault_node.h"
 #include "block/filters/null_node.h"
 #include "block/filters/throttle_node.h"
+#include "block/filters/trace_node.h"
 #include "block/filters/volatile_node.h"
 #include "block/protocols/file_name.h"
 #include "block/protocols/file_node.h"
@@ -72,7 +73,7 @@ Task<Result<std::shared_ptr<Node>>> open_graph(Reactor& reactor, const DiskSpec&
   }
   auto protocol = open_protocol(reactor, spec, *format, warnings);
   if (!protocol) co_return std::unexpected(std::move(protocol.error()));
-  std::shared_ptr<Node> node = std::move(*protocol);
+  std::shared_ptr<Node> node = std::make_shared<TraceNode>(std::move(*protocol));
   if (spec.volatile_filter) {
     node = std::make_shared<VolatileNode>(std::move(node),
                                           VolatileNode::Options{.max_bytes = spec.volatile_max});

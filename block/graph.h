@@ -1,9 +1,9 @@
 // Opening a disk's graph of nodes from its description: protocol at the bottom, filters, format on top.
 //
-//   Disk -> throttle -> format -> fault (if asked for) -> volatile (if asked for) -> protocol
+//   Disk -> throttle -> format -> fault (if asked for) -> volatile (if asked for) -> trace -> protocol
 //
 // The throttle is always there, since limits may be set at any time; without limits it hands on (its file has
-// why it is on top).
+// why it is on top). So is the trace, since one may be recorded at any time.
 //
 // The fault filter sits above volatile, so the n-th operation it counts is the n-th that the format asked
 // for, and an operation it fails never reached volatile's memory.

@@ -165,6 +165,11 @@ void add_run_command(CLI::App& app, Action& action) {
       ->type_name("FILE")
       ->check(not_empty);
   command
+      ->add_option("--trace", options->machine.trace_file,
+                   "record every disk request, from the start, into this file; docs/tracing.md")
+      ->type_name("FILE")
+      ->check(not_empty);
+  command
       ->add_option("--control", options->control,
                    "listen for commands on this socket, unix:PATH; see `spindle ctl --help`")
       ->type_name("WHERE")
@@ -175,7 +180,8 @@ void add_run_command(CLI::App& app, Action& action) {
   command->footer(
       "Exit status: 0 the guest switched off, or the run was ended by the user; 1 the guest panicked, a "
       "processor\n"
-      "failed, or a disk or the statistics could not be written; 2 something about the options or this host "
+      "failed, or a disk, the statistics or the trace could not be written; 2 something about the options or "
+      "this host "
       "must be\n"
       "mended first.\n"
       "Keys on the console: Ctrl-A x quits, Ctrl-A h helps, Ctrl-A Ctrl-A sends Ctrl-A.");

@@ -135,7 +135,7 @@ Result<> DiskSet::set_write_cache(const std::string& id, bool on) {
   auto entry = find(id, "write cache");
   if (!entry) return std::unexpected(std::move(entry.error()));
   return reactor_->call([&]() -> Task<Result<>> {
-    auto set = co_await (*entry)->disk->set_write_cache(on);
+    auto set = co_await (*entry)->disk->set_write_cache(on, CacheChooser::Host);
     // The guest reads the field back; who asks from outside has nothing but this answer.
     if (set && on && (*entry)->disk->node().sequencer().failure()) {
       set = std::unexpected(Error{.kind = ErrorKind::FlushFailed,

@@ -58,6 +58,15 @@ Result<> Machine::build(const FormatRegistry& registry, std::vector<std::string>
     initrd_ = std::move(*initrd);
   }
 
+  tracer_ = std::make_unique<trace::Tracer>(
+      trace::Tracer::Options{.at_start =
+                                 [] {
+                                   pthread_setname_np(pthread_self(), "trace");
+                                   confine_or_end(ThreadRole::Trace);
+                                 },
+                             .complain = [](const std::string& line) { say("spindle: " + line); }});
+  if (!options_.trace_file.empty()) SPINDLE_TRY(tracer_->start(options_.trace_file));
+
   auto kvm = Kvm::open();
   if (!kvm) return std::unexpected(kvm.error());
   kvm_ = std::move(*kvm);
@@ -230,6 +239,7 @@ void Machine::come_to_rest() {
 }
 
 void Machine::stop() {
+  trace::mark(0, "stop");
   if (state_ == RunState::Running) state_ = RunState::Paused;
   come_to_rest();
 }
@@ -237,6 +247,7 @@ void Machine::stop() {
 // The vCPUs are paused since the event came. Several requests may have met the error, each with an event.
 void Machine::stop_for(const std::string& error) {
   const bool told = state_ == RunState::IoError;
+  if (!told) trace::mark(0, "stop", "I/O error");
   state_ = RunState::IoError;
   come_to_rest();
   if (!told)
@@ -244,6 +255,7 @@ void Machine::stop_for(const std::string& error) {
 }
 
 void Machine::cont() {
+  trace::mark(0, "cont");
   state_ = RunState::Running;
   disks_->retry_held();
   disks_->resume();
@@ -334,6 +346,7 @@ Outcome Machine::react() {
 }
 
 Result<> Machine::reset_guest() {
+  trace::mark(0, "machine reset");
   for (auto& cpu : cpus_) cpu->wait_paused();
   bus_->reset();
   for (const Error& error : disks_->settle()) say("spindle: " + error.message());
@@ -363,6 +376,9 @@ Outcome Machine::finish(Outcome outcome) {
       outcome = {.code = 1, .reason = "a disk did not close cleanly: " + error.message()};
     say("spindle: closing a disk: " + error.message());
   }
+  const bool traced = tracer_->status().recording || !options_.trace_file.empty();
+  if (auto stopped = tracer_->stop(); traced && !stopped && outcome.code == 0)
+    outcome = {.code = 1, .reason = "the trace could not be written"};  // it has said why
   if (auto written = write_statistics(outcome); !written) {
     say("spindle: statistics: " + written.error()->message());
     if (outcome.code == 0) outcome = {.code = 1, .reason = "the statistics could not be written"};

@@ -26,6 +26,7 @@
 #include "block/disk_spec.h"
 #include "block/format_registry.h"
 #include "block/result.h"
+#include "block/trace/tracer.h"
 #include "vmm/acpi.h"
 #include "vmm/boot_file.h"
 #include "vmm/chipset.h"
@@ -51,6 +52,7 @@ struct MachineOptions {
   ConsoleOptions console;
   bool reboot = true;      ///< false: a guest reset ends the machine
   std::string stats_file;  ///< empty: none
+  std::string trace_file;  ///< recorded into from the start; empty: none
 };
 
 /// How a run ended.
@@ -102,6 +104,7 @@ class Machine {
   void press_power_button() { chipset_->power_management().press_power_button(); }
   RunState run_state() const { return state_; }
   DiskSet& disks() { return *disks_; }
+  trace::Tracer& tracer() { return *tracer_; }
 
  private:
   explicit Machine(MachineOptions options);
@@ -149,6 +152,7 @@ class Machine {
   IsaBridge isa_bridge_;
   std::unique_ptr<PciBus> bus_;
   std::unique_ptr<DiskSet> disks_;
+  std::unique_ptr<trace::Tracer> tracer_;
   std::vector<std::unique_ptr<Vcpu>> cpus_;
   Vm::ChipState chips_at_power_on_;
   std::vector<KvmCpu::State> cpus_at_power_on_;

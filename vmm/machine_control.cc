@@ -65,4 +65,17 @@ Result<> MachineControl::system_powerdown() {
   });
 }
 
+Result<> MachineControl::start_trace(const std::string& file) {
+  return call<void>([&]() -> Result<> { return machine_.tracer().start(file); });
+}
+
+Result<> MachineControl::stop_trace() {
+  return call<void>([this]() -> Result<> { return machine_.tracer().stop(); });
+}
+
+Result<trace::Tracer::Status> MachineControl::trace_status() {
+  return call<trace::Tracer::Status>(
+      [this]() -> Result<trace::Tracer::Status> { return machine_.tracer().status(); });
+}
+
 }  // namespace spindle::vmm

@@ -26,6 +26,9 @@ class MachineControl final : public ControlTarget {
   Result<> set_throttle(const std::string& disk, const ThrottleLimits& limits) override;
   Result<> resize(const std::string& disk, uint64_t bytes) override;
   Result<> system_powerdown() override;
+  Result<> start_trace(const std::string& file) override;
+  Result<> stop_trace() override;
+  Result<trace::Tracer::Status> trace_status() override;
 
  private:
   template <typename T, typename Work>

@@ -97,6 +97,7 @@ std::span<const int> calls_of(ThreadRole role) {
     case ThreadRole::Console:
     case ThreadRole::Signals:
     case ThreadRole::Clock:
+    case ThreadRole::Trace:
       return {};
   }
   return {};
@@ -123,6 +124,7 @@ std::span<const Ioctls> ioctls_of(ThreadRole role) {
   switch (role) {
     case ThreadRole::Signals:
     case ThreadRole::Control:
+    case ThreadRole::Trace:
       return kTerminal;
     case ThreadRole::Console:  // input raises the serial port's interrupt
     case ThreadRole::Clock:
@@ -212,6 +214,8 @@ std::string_view to_string(ThreadRole role) {
       return "control";
     case ThreadRole::Clock:
       return "clock";
+    case ThreadRole::Trace:
+      return "trace";
   }
   return "";
 }

@@ -19,7 +19,7 @@
 
 namespace spindle::vmm {
 
-enum class ThreadRole : uint8_t { Main, Vcpu, Disks, Console, Signals, Control, Clock };
+enum class ThreadRole : uint8_t { Main, Vcpu, Disks, Console, Signals, Control, Clock, Trace };
 
 class Sandbox {
  public:

@@ -35,7 +35,7 @@ namespace {
 
 constexpr ThreadRole kRoles[] = {ThreadRole::Main,    ThreadRole::Vcpu,    ThreadRole::Disks,
                                  ThreadRole::Console, ThreadRole::Signals, ThreadRole::Control,
-                                 ThreadRole::Clock};
+                                 ThreadRole::Clock,   ThreadRole::Trace};
 
 bool skipped() {
   if (Sandbox::available()) return false;

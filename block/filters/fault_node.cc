@@ -1,5 +1,7 @@
 #include "block/filters/fault_node.h"
 
+#include "block/trace/trace.h"
+
 namespace spindle {
 namespace {
 
@@ -52,7 +54,9 @@ template <typename Call>
 Task<Result<>> FaultNode::pass(Operation operation, Call call) {
   const auto rule = firing(operation);
   if (!rule) co_return co_await call();
+  const trace::Id request = trace::taken();  // while it waits, others are handed down
   Result<> result;
+  trace::hand_down(request);
   if (rule->after) result = co_await call();
   co_await wait(*rule);
   if (rule->number != 0) {
@@ -60,6 +64,7 @@ Task<Result<>> FaultNode::pass(Operation operation, Call call) {
     error.detail = "injected by fault=";
     co_return std::unexpected(std::move(error));
   }
+  trace::hand_down(request);
   if (!rule->after) result = co_await call();
   co_return result;
 }

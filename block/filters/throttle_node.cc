@@ -2,13 +2,21 @@
 
 #include <algorithm>
 
+#include "block/trace/trace.h"
+
 namespace spindle {
+namespace {
+
+constexpr const char* kThrottled = "throttled";
+
+}  // namespace
 
 // co_await it: returns when the request may go, which has been accounted for by then.
 struct ThrottleNode::Admission {
   ThrottleNode& node;
   ThrottleDirection direction;
   uint64_t bytes;
+  trace::Id request = trace::taken();
   bool queued = false;
 
   Queue& queue() const { return node.queues_[static_cast<std::size_t>(direction)]; }
@@ -20,13 +28,17 @@ struct ThrottleNode::Admission {
   }
   void await_suspend(std::coroutine_handle<> handle) {
     queued = true;
+    trace::begin(request, kThrottled);
     queue().waiting.push_back({handle, bytes});
     node.pump();
   }
   void await_resume() const {
-    if (!queued) return;
-    --queue().released;
-    node.note_limited();
+    if (queued) {
+      trace::end(request, kThrottled, "ok");
+      --queue().released;
+      node.note_limited();
+    }
+    trace::hand_down(request);
   }
 };
 
@@ -102,7 +114,7 @@ void ThrottleNode::end_drain() {
 }
 
 ThrottleNode::Admission ThrottleNode::admission(ThrottleDirection direction, uint64_t bytes) {
-  return {*this, direction, bytes};
+  return {.node = *this, .direction = direction, .bytes = bytes};
 }
 
 // The child is asked only when it is the request's turn: it may look at its size when it is asked.

@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "block/trace/trace.h"
+
 namespace spindle {
 
 // An eventfd under watch: a poll that is armed again after each signal. It stays allocated until the poll's
@@ -136,7 +138,10 @@ void Reactor::run_until(const std::function<bool()>& done) {
 void Reactor::run_batch() {
   if (posted_any_) run_posted();
   running_.swap(ready_);
-  for (auto handle : running_) handle.resume();
+  for (auto handle : running_) {
+    trace::forget();
+    handle.resume();
+  }
   running_.clear();
   hooks_running_.swap(hooks_);
   for (std::size_t i = 0; i < hooks_running_.size(); ++i) {
@@ -198,6 +203,7 @@ void Reactor::reap() {
   for (std::size_t next = 0; next < taken_.size(); ++next) {
     const Taken done = taken_[next];
     --in_flight_;
+    trace::forget();
     done.completion->complete(done.result, done.flags);
   }
   taken_.clear();

@@ -100,6 +100,7 @@ class Channel {
     Buffers data;             ///< names data_ or parts_
     uint64_t generation = 0;  ///< of the registers it answers to
     bool dma = false;
+    uint64_t noticed = 0;  ///< when the command register was written, or the block was complete; for traces
     std::array<bool, 2>
         revert{};  ///< instead of a request: bring the write caches back to their configured mode
   };
@@ -166,6 +167,7 @@ class Channel {
 
   Phase phase_ = Phase::Idle;
   Request current_;             // the command under way
+  uint64_t noticed_ = 0;        // when it came, while a trace is recorded and no job has begun
   uint64_t done_ = 0;           // its bytes that are finished
   uint32_t block_ = 0;          // where the present DRQ block ends in data_
   uint32_t cursor_ = 0;         // and how far the host has come

@@ -2,14 +2,21 @@
 // What is special to packet commands is in channel_packet.cc.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "devices/ide/channel.h"
 
 namespace spindle::ide {
+namespace {
+
+constexpr const char* kQueued = "queued";
+
+}  // namespace
 
 // ---- commands: under the lock ----
 
 void Channel::start_command(uint8_t opcode) {
+  noticed_ = trace::on() ? trace::now() : 0;
   if (opcode == kExecuteDeviceDiagnostic && !empty()) {
     run_diagnostic();
     return;
@@ -147,7 +154,14 @@ void Channel::complete(Drive& drive, const Outcome& outcome) {
 
 void Channel::start_job(unsigned unit, const Request& request, Buffers data, bool dma) {
   phase_ = Phase::Working;
-  job_ = Job{.unit = unit, .request = request, .data = data, .generation = generation_, .dma = dma};
+  if (noticed_ == 0 && trace::on()) [[unlikely]]
+    noticed_ = trace::now();
+  job_ = Job{.unit = unit,
+             .request = request,
+             .data = data,
+             .generation = generation_,
+             .dma = dma,
+             .noticed = std::exchange(noticed_, 0)};
   post_job();
 }
 
@@ -165,7 +179,16 @@ Detached Channel::run_job() {
   Outcome outcome;
   if (job.request.command) {
     Drive& drive = *drives_[job.unit];  // drives_ is fixed once the machine runs
+    const trace::Id traced = job.noticed != 0 && !drive.is_packet() ? drive.disk().track().new_request() : 0;
+    const char* const name = job.request.command->name;
+    trace::begin_at(job.noticed, traced, name, {job.request.lba << kSectorShift, job.data.size});
+    trace::begin_at(job.noticed, traced, kQueued);
+    trace::end(traced, kQueued, "ok");
+    trace::hand_down(traced);
     outcome = co_await job.request.work(drive, job.request, job.data);
+    finish_job(job, outcome);
+    trace::end(traced, name, outcome.ok() ? "ok" : "ERR");
+    co_return;
   } else {
     for (unsigned unit = 0; unit < 2; ++unit) {
       if (!job.revert[unit]) continue;
@@ -258,6 +281,9 @@ void Channel::begin_reset() {
   for (auto& drive : drives_) {
     if (drive) drive->interrupt_pending = false;
   }
+  for (const auto& drive : drives_) {
+    if (drive && !drive->is_packet()) trace::mark(drive->disk().track().id(), "channel reset");
+  }
   if (job_running_) reactor_.post([this] { let_job_go(); });
 }
 
@@ -265,7 +291,8 @@ void Channel::begin_reset() {
 void Channel::let_job_go() {
   std::lock_guard lock(mutex_);
   if (!job_running_ || job_.generation == generation_ || reset_drain_) return;
-  reset_drain_.emplace(drives_[job_.unit]->disk().node());
+  const Drive& drive = *drives_[job_.unit];
+  if (!drive.is_packet()) reset_drain_.emplace(drive.disk().node());
 }
 
 // DEVICE RESET (ATA/ATAPI-6, 8.10): as a soft reset of one device, which stays selected, whatever it is

@@ -22,12 +22,41 @@ constexpr uint64_t kBytesPerTurn = 16 << 20;
 // A request needs a descriptor each for its header and its status besides its segments.
 constexpr uint32_t kNonDataDescriptors = 2;
 
+constexpr const char* kQueued = "queued";
+
+const char* name_of(BlkRequest::Kind kind) {
+  switch (kind) {
+    case BlkRequest::Kind::Read:
+      return "virtio read";
+    case BlkRequest::Kind::Write:
+      return "virtio write";
+    case BlkRequest::Kind::Flush:
+      return "virtio flush";
+    case BlkRequest::Kind::GetId:
+      return "virtio get id";
+    case BlkRequest::Kind::Discard:
+      return "virtio discard";
+    case BlkRequest::Kind::WriteZeroes:
+      return "virtio write zeroes";
+    case BlkRequest::Kind::Reject:
+    case BlkRequest::Kind::Unanswerable:
+      break;
+  }
+  return "virtio bad request";
+}
+
+const char* name_of_status(uint8_t status) {
+  return status == kBlkStatusOk ? "ok" : status == kBlkStatusIoError ? "IOERR" : "UNSUPP";
+}
+
 }  // namespace
 
 struct VirtioBlk::Request {
   Chain chain;
   uint8_t* status = nullptr;
   std::vector<ByteRange> ranges;
+  trace::Id traced = 0;
+  const char* traced_name = nullptr;
 };
 
 class VirtioBlk::Queue final : public Reactor::BatchHook {
@@ -43,6 +72,7 @@ class VirtioBlk::Queue final : public Reactor::BatchHook {
   /// Takes and publishes nothing any more. What is in flight goes on.
   void halt() {
     ring_.disable();
+    end_traced("dropped by a reset");
     work_ = false;
     device_.disk_.reactor().disarm(*this);
   }
@@ -68,8 +98,18 @@ class VirtioBlk::Queue final : public Reactor::BatchHook {
   /// There may be chains to take.
   void wake() {
     if (!running()) return;
+    if (!work_ && trace::on()) [[unlikely]]
+      noticed_at_ = trace::now();
     work_ = true;
     arm();
+  }
+  /// When the device knew that a chain which it takes now may be there: the doorbell, or the turn before that
+  /// left work.
+  uint64_t noticed_at() const { return noticed_at_ != 0 ? noticed_at_ : trace::now(); }
+  /// A traced request was answered, and the driver is about to be told.
+  void answered(const Request& request, uint8_t status) {
+    traced_.push_back({request.traced, request.traced_name, name_of_status(status)});
+    if (!running()) end_traced("dropped by a reset");
   }
   /// Something was pushed. Within a turn the turn itself will publish it.
   void pushed() {
@@ -78,14 +118,24 @@ class VirtioBlk::Queue final : public Reactor::BatchHook {
 
   void end_of_batch() override {
     in_turn_ = true;
-    if (work_ && !device_.suspended_) take();
+    if (work_ && !device_.suspended_) {
+      take();
+      noticed_at_ = work_ && trace::on() ? trace::now() : 0;
+    }
     in_turn_ = false;
-    if (ring_.publish()) device_.transport_->interrupt_queue(index_);
+    const bool interrupt = ring_.publish();
+    if (interrupt) device_.transport_->interrupt_queue(index_);
+    if (!traced_.empty()) [[unlikely]]
+      end_traced(interrupt ? "interrupt" : "the driver wants no interrupt");
     if (work_ && !device_.suspended_) arm();
   }
 
  private:
   void arm() { device_.disk_.reactor().arm(*this); }
+  void end_traced(const char* why) {
+    for (const Traced& done : traced_) trace::end(done.id, done.name, done.outcome, why);
+    traced_.clear();
+  }
 
   void take() {
     ring_.suppress_notifications();
@@ -119,6 +169,13 @@ class VirtioBlk::Queue final : public Reactor::BatchHook {
   bool in_turn_ = false;
   uint64_t in_flight_ = 0;
   std::coroutine_handle<> idle_waiter_;  // while requests are in flight
+  struct Traced {
+    trace::Id id;
+    const char* name;
+    const char* outcome;
+  };
+  uint64_t noticed_at_ = 0;     // only while a trace is recorded
+  std::vector<Traced> traced_;  // answered since the driver was last told
 };
 
 Result<std::unique_ptr<VirtioBlk>> VirtioBlk::create(Disk& disk, const GuestMemory& memory,
@@ -273,6 +330,15 @@ void VirtioBlk::serve(Queue& queue, Request& request) {
   const BlkRequest parsed = BlkRequest::parse(request.chain, limits, request.ranges);
   request.status = parsed.status;
   const Buffers buffers(parsed.data, parsed.data_bytes);
+  if (trace::on()) [[unlikely]] {
+    request.traced = disk_.track().new_request();
+    request.traced_name = name_of(parsed.kind);
+    trace::begin_at(queue.noticed_at(), request.traced, request.traced_name,
+                    {parsed.offset, parsed.data_bytes});
+    trace::begin_at(queue.noticed_at(), request.traced, kQueued);
+    trace::end(request.traced, kQueued, "ok");
+    trace::hand_down(request.traced);
+  }
   switch (parsed.kind) {
     case BlkRequest::Kind::Read:
       run(queue, request, disk_.read(parsed.offset, buffers), parsed.data_bytes);
@@ -314,6 +380,8 @@ void VirtioBlk::serve_write_zeroes(Queue& queue, Request& request, bool unmap) {
 // to there was written (2.7.8.2), so the status byte, the last one, counts only if nothing lies between.
 void VirtioBlk::finish(Queue& queue, Request& request, uint8_t status, uint64_t written) {
   *request.status = status;
+  if (request.traced != 0) [[unlikely]]
+    queue.answered(request, status);
   if (queue.running()) {
     const bool gapless = written + 1 == request.chain.writable_bytes;
     queue.ring().push(request.chain.token, static_cast<uint32_t>(written + gapless));
@@ -323,6 +391,7 @@ void VirtioBlk::finish(Queue& queue, Request& request, uint8_t status, uint64_t 
 }
 
 void VirtioBlk::give_back(Queue& queue, Request& request) {
+  request.traced = 0;
   free_requests_.push_back(&request);
   queue.ended();
 }

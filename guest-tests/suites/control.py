@@ -50,6 +50,7 @@ def run(context):
         control = Control(path)
         _stop_and_cont(context, control)
         _write_cache(context, control)
+        _trace(context, control)
         _throttle(context, control)
         _command_line(context, path)
         control("system_reset")
@@ -136,6 +137,44 @@ def _write_cache(context, control):
             wrong.append(f"{device} does not flush after its writes: {c}")
         control("block_set_write_cache", device=device, writeback=True)
     context.check("block_set_write_cache makes each bus write through and back", "; ".join(wrong))
+
+
+def _trace(context, control):
+    """The requests of a loaded guest whose caches are toggled from outside, as a viewer would read them."""
+    file = context.directory / "trace.json"
+    wrong = []
+    control("trace-start", file=str(file))
+    for device in ("sda", "vda"):
+        control("block_set_write_cache", device=device, writeback=False)
+        if not _moved(control, control.counters()):
+            wrong.append("the guest writes no more")
+        control("block_set_write_cache", device=device, writeback=True)
+    if not _moved(control, control.counters()):
+        wrong.append("the guest writes no more")
+    control("stop")
+    control("cont")
+    control("trace-stop")
+    events = json.loads(file.read_text())
+    disks = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
+    for name, request in (("disk sda", "WRITE"), ("disk vda", "virtio write")):
+        mine = [e for e in events if e["pid"] == disks.get(name)]
+        begun = [e["name"] for e in mine if e["ph"] == "b"]
+        if sorted(begun) != sorted(e["name"] for e in mine if e["ph"] == "e"):
+            wrong.append(f"{name}: not every span ends")
+        if not any(span.startswith(request) for span in begun) or "node write" not in begun:
+            wrong.append(f"{name}: no request down to the file: {sorted(set(begun))}")
+        reasons = {e["args"].get("reason") for e in mine if e["ph"] == "b" and e["name"] == "flush"}
+        marks = {(e["name"], e["args"].get("reason")) for e in mine if e["ph"] == "i" and "args" in e}
+        wrong += [f"{name}: no flush for {r}" for r in ("guest flush", "write-through", "cache turned off") if r not in reasons]
+        wrong += [f"{name}: no mark of {m}" for m in ("write cache off", "write cache on") if (m, "host") not in marks]
+    marks = [e["name"] for e in events if e["ph"] == "i" and e["pid"] == disks["spindle"]]
+    wrong += [f"no mark of {m}" for m in ("stop", "cont") if m not in marks]
+    if control("query-trace")["lost"] != 0:
+        wrong.append(f"records were lost: {control('query-trace')}")
+    control("trace-start", file="/dev/full")
+    if "No space left" not in control.refused("trace-stop") or not _moved(control, control.counters()):
+        wrong.append("a full disk is not told, or stops the guest")
+    context.check("trace-start and trace-stop show each bus's requests, flushes and toggles", "; ".join(wrong))
 
 
 def _throttle(context, control):

@@ -137,6 +137,20 @@ Answer block_set_io_throttle(ControlTarget& target, const Json& arguments) {
   if (const auto good = check_throttle_limits(limits, ThrottleSpelling::Qmp); !good) return nothing(good);
   return nothing(target.set_throttle(arguments.at("device").get<std::string>(), limits));
 }
+Answer trace_start(ControlTarget& target, const Json& arguments) {
+  return nothing(target.start_trace(arguments.at("file").get<std::string>()));
+}
+Answer trace_stop(ControlTarget& target, const Json&) {
+  return nothing(target.stop_trace());
+}
+Answer query_trace(ControlTarget& target, const Json&) {
+  const auto status = target.trace_status();
+  if (!status) return refuse(status.error()->message());
+  return Json{{"recording", status->recording},
+              {"file", status->file},
+              {"events", status->events},
+              {"lost", status->lost}};
+}
 Answer query_version(ControlTarget&, const Json&) {
   return Json{{"package", "spindle"}};
 }
@@ -168,6 +182,7 @@ constexpr Parameter kThrottleParameters[] = {{"device", Type::String},
                                              {"iops_rd_max_length", Type::Size, kOptional},
                                              {"iops_wr_max_length", Type::Size, kOptional},
                                              {"iops_size", Type::Size, kOptional}};
+constexpr Parameter kTraceParameters[] = {{"file", Type::String}};
 constexpr Parameter kWriteCacheParameters[] = {{"device", Type::String}, {"writeback", Type::Boolean}};
 
 constexpr std::array kCommands = {
@@ -180,11 +195,14 @@ constexpr std::array kCommands = {
     Command{"query-blockstats", {}, query_blockstats},
     Command{"query-commands", {}, query_commands},
     Command{"query-status", {}, query_status},
+    Command{"query-trace", {}, query_trace},
     Command{"query-version", {}, query_version},
     Command{"quit", {}, quit},
     Command{"stop", {}, stop},
     Command{"system_powerdown", {}, system_powerdown},
     Command{"system_reset", {}, system_reset},
+    Command{"trace-start", kTraceParameters, trace_start},
+    Command{"trace-stop", {}, trace_stop},
 };
 
 Answer query_commands(ControlTarget&, const Json&) {

@@ -70,6 +70,11 @@ struct Pretended final : ControlTarget {
     return done(fmt::format("resize to {}", bytes));
   }
   Result<> system_powerdown() override { return done("system_powerdown"); }
+  Result<> start_trace(const std::string& file) override { return done("trace to " + file); }
+  Result<> stop_trace() override { return done("stop_trace"); }
+  Result<trace::Tracer::Status> trace_status() override {
+    return trace::Tracer::Status{.recording = true, .file = "t.json", .events = 7, .lost = 1};
+  }
 };
 
 Json ask(Pretended& target, std::string_view line) {

@@ -13,6 +13,7 @@
 
 #include "block/filters/throttle_limits.h"
 #include "block/result.h"
+#include "block/trace/tracer.h"
 #include "vmm/run_state.h"
 
 namespace spindle::vmm {
@@ -41,6 +42,10 @@ class ControlTarget {
   virtual Result<> resize(const std::string& disk, uint64_t bytes) = 0;
   /// The power button: the guest is asked to switch itself off. Only asked for here.
   virtual Result<> system_powerdown() = 0;
+  /// Records a trace into `file` (relative to the machine's working directory) until stop_trace().
+  virtual Result<> start_trace(const std::string& file) = 0;
+  virtual Result<> stop_trace() = 0;
+  virtual Result<trace::Tracer::Status> trace_status() = 0;
 };
 
 }  // namespace spindle::vmm

@@ -146,6 +146,8 @@ class Channel {
   void start_job(unsigned unit, const Request& request, Buffers data, bool dma);
   void post_job();
   Detached run_job();
+  /// Of a job that has a request.
+  Disk& disk_of(const Job& job) const;
   void finish_job(const Job& job, const Outcome& outcome);
   void begin_reset();
   void device_reset(Drive& drive);

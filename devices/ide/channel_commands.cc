@@ -248,6 +248,10 @@ void Channel::finish_job(const Job& job, const Outcome& outcome) {
   drainers_.clear();
 }
 
+Disk& Channel::disk_of(const Job& job) const {
+  return job.request.medium ? *job.request.medium : drives_[job.unit]->disk();
+}
+
 bool Channel::has_job() {
   std::lock_guard lock(mutex_);
   return job_running_;
@@ -291,8 +295,7 @@ void Channel::begin_reset() {
 void Channel::let_job_go() {
   std::lock_guard lock(mutex_);
   if (!job_running_ || job_.generation == generation_ || reset_drain_) return;
-  const Drive& drive = *drives_[job_.unit];
-  if (!drive.is_packet()) reset_drain_.emplace(drive.disk().node());
+  if (job_.request.command) reset_drain_.emplace(disk_of(job_).node());
 }
 
 // DEVICE RESET (ATA/ATAPI-6, 8.10): as a soft reset of one device, which stays selected, whatever it is
@@ -305,6 +308,7 @@ void Channel::device_reset(Drive& drive) {
   phase_ = Phase::Idle;
   drive.interrupt_pending = false;
   if (drive.power == Drive::Power::Sleep) drive.power = Drive::Power::Standby;
+  if (job_running_) reactor_.post([this] { let_job_go(); });
   advance_reset();
   update_line();
 }

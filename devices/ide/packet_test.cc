@@ -254,6 +254,35 @@ TEST_CASE("packet: resets while data is on its way") {
   }
 }
 
+TEST_CASE("packet: no reset waits for a throttled read") {
+  RigOptions options{.places = {}, .discs = {0}};
+  options.throttling.rates[static_cast<std::size_t>(ThrottleKind::BpsTotal)].average = 4096 / 40;
+  DiscRig rig(options);  // 40 seconds for each read
+  PacketHost cd(rig, 0);
+  const HostDriver::Region region{kBuffer, 4096};
+  CHECK(cd.dma(PacketHost::read10(20, 2), 4096).good());
+  unsigned reads = 1;
+  for (bool device_reset : {true, false}) {
+    for (bool dma : {false, true}) {
+      CAPTURE(device_reset);
+      CAPTURE(dma);
+      if (dma) {
+        cd.start_dma(PacketHost::read10(20, 2), std::span(&region, 1));
+      } else {
+        REQUIRE(cd.start(4096));
+        cd.send(PacketHost::read10(20, 2));
+      }
+      CHECK(rig.throttled() == 1);
+      CHECK((cd.host.alternate_status() & kBsy) != 0);
+      if (device_reset) cd.host.out(kCommand, kDeviceReset);
+      if (!device_reset) cd.host.soft_reset();
+      CHECK(cd.host.wait_not_busy() == 0);
+      CHECK(rig.node().count(Kind::Read) == ++reads);
+      cd.host.bm_out(kBmCommand, 0);
+    }
+  }
+}
+
 TEST_CASE("packet: DEVICE RESET leaves the other device alone and may come in any phase") {
   DiscRig rig({.places = {1}, .discs = {0}});
   PacketHost cd(rig, 0);

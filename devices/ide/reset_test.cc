@@ -123,15 +123,11 @@ TEST_CASE("a soft reset does not wait for a throttled command, and lends no more
   options.throttling.rates[static_cast<std::size_t>(ThrottleKind::BpsTotal)].average = kBytes / 40;
   Rig rig(options);  // 40 seconds for each read
   HostDriver host = rig.driver();
-  const auto waiting = [&rig] {
-    return rig.reactor_thread->call(
-        [&rig]() -> Task<std::size_t> { co_return find_throttle(rig.disk().node())->waiting(); });
-  };
   const Registers read{.opcode = 0xc8, .count = kBytes / kSectorBytes};
   CHECK(host.dma(read, true, kBuffer, kBytes).opcode == kReady);
   for (unsigned reads = 2; reads <= 3; ++reads) {
     host.start_dma(read, true);
-    CHECK(waiting() == 1);
+    CHECK(rig.throttled() == 1);
     CHECK((host.alternate_status() & kBsy) != 0);
     host.soft_reset();
     CHECK(host.wait_not_busy() == kReady);

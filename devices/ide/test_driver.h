@@ -305,35 +305,39 @@ class Rig {
         ide(std::make_unique<PiixIde>(memory, reactor_thread->reactor(),
                                       std::array<InterruptLine*, kChannels>{&lines[0], &lines[1]})) {
     for (unsigned place : options.places) {
-      auto node = std::make_shared<MemoryNode>(reactor_thread->reactor(), options.disk_bytes);
-      node->mutable_facts().request_alignment = options.physical_sector;
-      node->mutable_facts().rotational = options.rotational;
-      node->mutable_facts().discard_granularity = options.discard_granularity;
-      node->mutable_facts().discard_zeroes = options.discard_zeroes;
-      auto throttle = std::make_shared<ThrottleNode>(node, options.throttling);
-      auto disk = std::make_shared<Disk>(throttle, DiskOptions{.id = "disk" + std::to_string(place),
-                                                               .cache = options.cache,
-                                                               .read_only = options.read_only,
-                                                               .discard = options.discard});
-      nodes.push_back(node);
-      disks.push_back(disk);
-      auto attached = ide->attach(place / 2, place % 2, disk, options.drive);
+      auto attached = ide->attach(place / 2, place % 2, make_disk(place, options), options.drive);
       if (!attached) throw std::runtime_error(attached.error()->message());
     }
-    for (unsigned place : options.discs) {
-      auto node = std::make_shared<MemoryNode>(reactor_thread->reactor(), options.disc_bytes);
-      auto disk =
-          std::make_shared<Disk>(node, DiskOptions{.id = "cd" + std::to_string(place), .read_only = true});
-      nodes.push_back(node);
-      disks.push_back(disk);
-      attach_cdrom(place, disk, options.drive);
-    }
+    for (unsigned place : options.discs) attach_cdrom(place, make_disc(place, options), options.drive);
     for (unsigned place : options.empty_drives) attach_cdrom(place, nullptr, options.drive);
     power_up();
   }
   void attach_cdrom(unsigned place, std::shared_ptr<Disk> medium, const DriveOptions& drive) {
     auto attached = ide->attach_cdrom(place / 2, place % 2, std::move(medium), "cd", drive);
     if (!attached) throw std::runtime_error(attached.error()->message());
+  }
+  std::shared_ptr<Disk> make_disk(unsigned place, const RigOptions& options) {
+    auto node = std::make_shared<MemoryNode>(reactor_thread->reactor(), options.disk_bytes);
+    node->mutable_facts().request_alignment = options.physical_sector;
+    node->mutable_facts().rotational = options.rotational;
+    node->mutable_facts().discard_granularity = options.discard_granularity;
+    node->mutable_facts().discard_zeroes = options.discard_zeroes;
+    return add(node, options.throttling,
+               {.id = "disk" + std::to_string(place),
+                .cache = options.cache,
+                .read_only = options.read_only,
+                .discard = options.discard});
+  }
+  std::shared_ptr<Disk> make_disc(unsigned place, const RigOptions& options) {
+    return add(std::make_shared<MemoryNode>(reactor_thread->reactor(), options.disc_bytes),
+               options.throttling, {.id = "cd" + std::to_string(place), .read_only = true});
+  }
+  std::shared_ptr<Disk> add(std::shared_ptr<MemoryNode> node, const ThrottleLimits& throttling,
+                            DiskOptions options) {
+    nodes.push_back(node);
+    disks.push_back(std::make_shared<Disk>(std::make_shared<ThrottleNode>(std::move(node), throttling),
+                                           std::move(options)));
+    return disks.back();
   }
   ~Rig() {
     reactor_thread->call([this] { return ide->drain(); });
@@ -349,6 +353,11 @@ class Rig {
   HostDriver driver(unsigned channel = 0) { return HostDriver(*ide, channel, lines[channel], ram); }
   MemoryNode& node(std::size_t i = 0) { return *nodes[i]; }
   Disk& disk(std::size_t i = 0) { return *disks[i]; }
+  /// Requests that wait for their limits.
+  std::size_t throttled(std::size_t i = 0) {
+    return reactor_thread->call(
+        [&]() -> Task<std::size_t> { co_return find_throttle(disk(i).node())->waiting(); });
+  }
   void fill(uint32_t address, uint32_t bytes, uint8_t seed) {
     for (uint32_t i = 0; i < bytes; ++i) ram[address + i] = pattern(seed, i);
   }

@@ -17,6 +17,7 @@
 #include "block/filters/throttle_node.h"
 #include "block/filters/trace_node.h"
 #include "block/test_support/environment.h"
+#include "block/test_support/trace_file.h"
 #include "block/trace/chrome_json.h"
 #include "block/trace/tracer.h"
 
@@ -25,12 +26,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json read_trace(const std::string& file) {
-  std::ifstream in(file);
-  std::stringstream text;
-  text << in.rdbuf();
-  return Json::parse(text.str());
-}
+using test::read_trace;
 
 /// What a viewer relies on: every span ends, what is inside ends first, and time does not go back.
 void check_whole(const Json& trace) {

@@ -179,7 +179,7 @@ Detached Channel::run_job() {
   Outcome outcome;
   if (job.request.command) {
     Drive& drive = *drives_[job.unit];  // drives_ is fixed once the machine runs
-    const trace::Id traced = job.noticed != 0 && !drive.is_packet() ? drive.disk().track().new_request() : 0;
+    const trace::Id traced = job.noticed != 0 ? disk_of(job).track().new_request() : 0;
     const char* const name = job.request.command->name;
     trace::begin_at(job.noticed, traced, name, {job.request.lba << kSectorShift, job.data.size});
     trace::begin_at(job.noticed, traced, kQueued);
@@ -286,7 +286,9 @@ void Channel::begin_reset() {
     if (drive) drive->interrupt_pending = false;
   }
   for (const auto& drive : drives_) {
-    if (drive && !drive->is_packet()) trace::mark(drive->disk().track().id(), "channel reset");
+    if (!drive) continue;
+    const Disk* disk = drive->is_packet() ? drive->cdrom().medium().get() : &drive->disk();
+    if (disk) trace::mark(disk->track().id(), "channel reset");
   }
   if (job_running_) reactor_.post([this] { let_job_go(); });
 }

@@ -44,6 +44,17 @@ class Ram {
     for (const auto& block : blocks_) all.append(reinterpret_cast<const char*>(block.get()), kBlock);
     return all;
   }
+  /// Where the byte at `address` is in contents(), and how many follow it in its block, itself included.
+  struct Place {
+    std::size_t index = 0;
+    std::size_t left = 0;  ///< 0: not in RAM
+  };
+  static Place place(uint64_t address) {
+    const uint64_t first = address - kFirst, second = address - kSecond;  // below: wraps to something large
+    if (first < kBlock) return {.index = first, .left = kBlock - first};
+    if (second < kBlock) return {.index = kBlock + second, .left = kBlock - second};
+    return {};
+  }
   /// Mostly in RAM, mostly aligned, sometimes anything.
   static uint64_t address(FuzzedDataProvider& input) {
     const auto where = input.ConsumeIntegral<uint16_t>();

@@ -77,6 +77,9 @@ class Pretended final : public vmm::ControlTarget {
     return known(disk);
   }
   Result<> resize(const std::string& disk, uint64_t) override { return known(disk); }
+  Result<> start_trace(const std::string&) override { return {}; }
+  Result<> stop_trace() override { return {}; }
+  Result<trace::Tracer::Status> trace_status() override { return trace::Tracer::Status{}; }
 
  private:
   static Result<> known(const std::string& disk) {

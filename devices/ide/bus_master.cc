@@ -67,9 +67,9 @@ BusMaster::Gathered BusMaster::bus_error() {
   return Gathered::BusError;
 }
 
-// False: the table is not in RAM, or runs out of its page.
+// False: the table is not in RAM, or runs out of its page, be it within an entry.
 bool BusMaster::fetch_entry() {
-  if (next_entry_ >= table_end_) return false;
+  if (next_entry_ + sizeof(Prd) > table_end_) return false;
   const auto entry = memory_.read_object<Prd>(next_entry_);
   if (!entry) return false;
   next_entry_ += sizeof(Prd);

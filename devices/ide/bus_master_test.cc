@@ -150,6 +150,7 @@ TEST_CASE("addresses that are no RAM are bus errors, and nothing moves") {
       {"a table at the end of the address space", 0xfffffffc, {}, true},
       {"a table that runs out of RAM", ram_end - 8, {{kBuffer, 256}}, false},
       {"a table that runs out of its page", 0xfff8, {{kBuffer, 256}}, false},
+      {"an entry that lies across the end of its page", 0xfffc, {{kBuffer, 512}}, true},
   };
   for (const Case& c : cases) {
     CAPTURE(c.what);
@@ -262,6 +263,28 @@ TEST_CASE("the engine alone: a 64 KiB table of the smallest regions is walked to
   CHECK(parts.size() == 8192);
   CHECK(engine.gather(512, parts) == BusMaster::Gathered::BusError);
   CHECK_FALSE(engine.active());
+}
+
+// RAM as no PC has it: what keeps the engine within 32 bits must not be that there is no memory beyond.
+TEST_CASE("the engine alone: neither a region nor a table goes on beyond 32 bits of address") {
+  constexpr uint64_t kStart = 0xffff'0000;
+  std::vector<uint8_t> ram(0x20000);
+  const GuestMemory memory({{.guest_address = kStart, .size = ram.size(), .host = ram.data()}});
+  const auto gather = [&](uint32_t table, const Region& region, bool end_marked) {
+    const uint32_t entry[2] = {region.address, (region.bytes & 0xffff) | (end_marked ? 1u << 31 : 0)};
+    std::memcpy(ram.data() + (table - kStart), entry, sizeof entry);
+    BusMaster engine(memory);
+    for (unsigned i = 0; i < 4; ++i) engine.write(kBmTable + i, static_cast<uint8_t>(table >> (8 * i)));
+    engine.write_command(kBmStart);
+    std::vector<iovec> parts;
+    return engine.gather(512, parts);
+  };
+  CHECK(gather(kStart, {0xfffffe00, 512}, true) == BusMaster::Gathered::All);
+  CHECK(gather(kStart, {0xfffffe02, 512}, true) == BusMaster::Gathered::BusError);
+  CHECK(gather(kStart, {0xfffffffe, 0x10000}, true) == BusMaster::Gathered::BusError);
+  CHECK(gather(0xfffffff8, {0xffff8000, 512}, true) == BusMaster::Gathered::All);
+  CHECK(gather(0xfffffff8, {0xffff8000, 256}, false) == BusMaster::Gathered::BusError);
+  CHECK(gather(0xfffffffc, {0xffff8000, 512}, true) == BusMaster::Gathered::BusError);
 }
 
 }  // namespace

@@ -48,6 +48,41 @@ TEST_CASE("drive, head and address cannot be changed under a DMA command") {
   CHECK(rig.node(1).log().empty());
 }
 
+TEST_CASE(
+    "the bus master or the channel is taken away under a transfer in flight: it lands and ends as ever") {
+  Rig rig;
+  HostDriver host = rig.driver();
+  const auto content = Rig::pattern_bytes(8, 1024);
+  rig.node().put(30 * kSectorBytes, content);
+  rig.node().hold(Kind::Read);
+  const Region region{kBuffer, 1024};
+  host.put_table(kTable, std::span(&region, 1));
+  host.start_dma({.opcode = 0xc8, .count = 2, .lba = 30}, true);
+  rig.node().wait_held(Kind::Read);
+  SUBCASE("Bus Master of PCI Command") {
+    rig.ide->write_config(pci::kCommand, 2, pci::kCommandIo);
+    rig.node().release(Kind::Read);
+  }
+  SUBCASE("all of PCI Command, and the BAR elsewhere") {
+    rig.ide->write_config(pci::kCommand, 2, 0);
+    rig.ide->assign_bar(kBusMasterBar, 0xd000);
+    rig.node().release(Kind::Read);
+    host.line.wait_asserted();
+    rig.power_up();
+  }
+  SUBCASE("the channel's decoding") {
+    rig.ide->write_config(0x40, 2, 0);
+    CHECK(host.alternate_status() == 0xff);
+    rig.node().release(Kind::Read);
+    host.line.wait_asserted();
+    CHECK(host.in(kStatus) == 0xff);  // nor does that acknowledge the interrupt
+    rig.ide->write_config(0x40, 2, 0x8000);
+  }
+  CHECK(host.finish_dma(false).opcode == kReady);
+  CHECK((host.bm_status & (kBmActive | kBmInterrupt | kBmError)) == kBmInterrupt);
+  CHECK(rig.ram_bytes(kBuffer, 1024) == content);
+}
+
 TEST_CASE("a start of the bus master without a drive that asks moves nothing, and can be stopped") {
   Rig rig;
   const Region region{kBuffer, 512};

@@ -121,6 +121,34 @@ TEST_CASE("reserved bits, ends and vectors that do not exist are safe") {
   CHECK(bytes[0] == 0);
 }
 
+TEST_CASE("a table written in odd sizes holds what was written; a write across two vectors counts for both") {
+  Router router;
+  MsiX msix(2, router);
+  msix.set_control(kMsixEnable);
+  program(msix, 0, 0xfee00000, 7);
+  program(msix, 1, 0xfee01000, 8);
+  // Vector 0's mask and what is reserved after it, then the lower half of vector 1's address.
+  const uint8_t across[8] = {0, 0xff, 0xff, 0xff, 0, 0x20, 0xe0, 0xfe};
+  const uint8_t unmask = 0, upper = 9;
+  msix.write_table(16 + 12, {&unmask, 1});
+  msix.signal(0);
+  msix.write_table(12, across);
+  CHECK(router.sent == std::vector<Router::Sent>{{0, 0xfee00000, 7}});
+  CHECK(get32(msix, 12) == 0);
+  CHECK(get32(msix, 16) == 0xfee02000);
+  msix.signal(1);
+  CHECK(router.sent.back() == Router::Sent{1, 0xfee02000, 8});
+  msix.write_table(16 + 9, {&upper, 1});  // the second byte of the data of a vector that is live
+  msix.signal(1);
+  CHECK(router.sent.back() == Router::Sent{1, 0xfee02000, 0x908});
+  msix.write_table(16, {});
+  uint8_t byte = 0xee;
+  msix.read_table(31, {&byte, 1});
+  CHECK(byte == 0);
+  msix.read_pending(7, {&byte, 1});
+  CHECK(byte == 0);
+}
+
 TEST_CASE("reset masks and forgets") {
   Router router;
   MsiX msix(2, router);

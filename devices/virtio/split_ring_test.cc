@@ -72,6 +72,10 @@ const std::vector<Malformed>& malformed_chains() {
        [](Rig& rig) {
          for (int i = 0; i < 9; ++i) rig.driver.offer(0);
        }},
+      {"available index goes back",
+       [](Rig& rig) {
+         for (int i = 0; i < 0xffff; ++i) rig.driver.offer(0);
+       }},
       {"indirect table inside an indirect table",
        [](Rig& rig) {
          add_table(rig, [](Descriptor& reference, Descriptor* table) {
@@ -126,6 +130,18 @@ TEST_CASE("a head made available again and again holds no more than the queue's 
   rig.driver.offer(*head);
   rig.driver.publish();
   CHECK(rig.ring.pop(rig.chain) == Pop::Broken);
+}
+
+TEST_CASE(
+    "an available index that goes back takes nothing away, and breaks the queue when it is looked at again") {
+  Rig rig;
+  const Segment one[] = {{rig.ram.allocate(16), 16, true}};
+  for (int i = 0; i < 4; ++i) rig.driver.add(one);
+  REQUIRE(rig.pop() == Pop::Taken);
+  rig.driver.set_available_index(2);
+  for (int i = 0; i < 3; ++i) CHECK(rig.ring.pop(rig.chain) == Pop::Taken);
+  CHECK(rig.ring.pop(rig.chain) == Pop::Broken);
+  CHECK(rig.ring.outstanding() == 4);
 }
 
 TEST_CASE("chains that share descriptors come out each under its own head") {

@@ -93,6 +93,31 @@ TEST_CASE("a chain of more than 4 GiB is a fault, although its memory is there")
   CHECK(chain.fault == ChainFault::TooManyBytes);
 }
 
+TEST_CASE(
+    "a chain of more descriptors than the device takes breaks the queue, be it in the ring or in a table") {
+  constexpr uint32_t kMost = 4;
+  for (bool indirect : {false, true}) {
+    for (uint32_t length : {kMost, kMost + 1}) {
+      CAPTURE(indirect);
+      CAPTURE(length);
+      TestRam ram;
+      TestQueue driver(ram, 8, true);
+      Virtqueue ring;
+      const RingFeatures features{.indirect = true, .event_idx = true, .packed = test::kPackedRings};
+      REQUIRE(ring.enable(driver.layout(), ram.memory(), features, kMaxSize, kMost).empty());
+      const std::vector<Segment> segments(length, {ram.allocate(16), 16, true});
+      if (indirect) {
+        driver.add_indirect(segments, ram.allocate(16 * length));
+      } else {
+        driver.add(segments);
+      }
+      driver.publish();
+      Chain chain;
+      CHECK(ring.pop(chain) == (length == kMost ? Pop::Taken : Pop::Broken));
+    }
+  }
+}
+
 TEST_CASE("an indirect descriptor without the feature breaks the queue") {
   Rig rig(8, {.indirect = false, .event_idx = false});
   const Segment one[] = {{rig.ram.allocate(16), 16, true}};

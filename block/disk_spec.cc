@@ -99,6 +99,13 @@ Result<> set_volatile_max(DiskSpec& spec, const std::string& value) {
   return {};
 }
 
+Result<> set_record(DiskSpec& spec, const std::string& value) {
+  if (value.empty() || value.find('\0') != value.npos)
+    return std::unexpected(bad_option("record", value, "the name of a file for the log"));
+  spec.record = value;
+  return {};
+}
+
 Result<> set_file(DiskSpec& spec, const std::string& value) {
   if (value.empty() || value.find('\0') != value.npos) {
     return std::unexpected(bad_option("file", value, "the name of a file or block device, or null-co://"));
@@ -180,6 +187,7 @@ const std::map<std::string, Setter>& setters() {
          return set_switch(spec.volatile_filter, "volatile", value);
        }},
       {"volatile-max", set_volatile_max},
+      {"record", set_record},
       {"rerror", set_read_errors},
       {"werror", set_write_errors},
   };
@@ -320,6 +328,11 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
   }
   if (seen.contains("volatile-max") && !spec.volatile_filter) {
     return std::unexpected(spec_error("volatile-max= means nothing without volatile=on"));
+  }
+  if (!spec.record.empty() && spec.read_only) {
+    return std::unexpected(
+        spec_error(fmt::format("record= logs what changes the file, and nothing does with {}; leave it out",
+                               spec.cdrom ? "media=cdrom" : "readonly=on")));
   }
   SPINDLE_TRY(check_throttle_limits(spec.throttling, ThrottleSpelling::DiskOption));
   return spec;

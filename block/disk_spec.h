@@ -44,6 +44,7 @@ struct DiskSpec {
   std::vector<FaultRule> faults;
   bool volatile_filter = false;
   uint64_t volatile_max = 256ull << 20;
+  std::string record;                 ///< record=: the log of what reaches the file; empty: none
   FormatOptions format_options;       ///< what the format declared and the user gave
   std::optional<uint64_t> null_size;  ///< size= of null-co://
   ThrottleLimits throttling;

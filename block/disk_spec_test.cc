@@ -44,6 +44,11 @@ TEST_CASE("spec: rerror and werror") {
   CHECK(disk_options(parsed("file=x,werror=ignore")).write_errors == ErrorPolicy::Ignore);
 }
 
+TEST_CASE("spec: record=") {
+  CHECK(parsed("file=x").record.empty());
+  CHECK(parsed("file=x,record=a,,b.log").record == "a,b.log");
+}
+
 TEST_CASE("spec: everything") {
   const auto spec = parsed(
       "file=a,,b.img,format=other,policy=x=y,if=ide,bus=1,unit=0,cache=directsync,readonly=on,serial=S "
@@ -154,6 +159,9 @@ TEST_CASE("spec: every mistake is one line that names the option and what is all
       {"file=a,fault=flush:2:EWHAT", "fault=", "EWHAT"},
       {"file=a,volatile=on,volatile-max=1", "volatile-max=1", "64k"},
       {"file=a,volatile-max=1M", "volatile-max", "volatile=on"},
+      {"file=a,record=", "record=", "the name of a file"},
+      {"file=a,record=l,readonly=on", "record=", "readonly=on"},
+      {"file=a,record=l,if=ide,media=cdrom", "record=", "media=cdrom"},
       {"file=a,throttling.iops=5", "throttling.iops=5", "throttling.iops-total"},
       {"file=a,throttling.iops-total=1k", "throttling.iops-total=1k", "a number"},
       {"file=a,throttling.bps-total=-1", "throttling.bps-total=-1", "a number of bytes"},

@@ -9,6 +9,7 @@
 #include "block/filters/volatile_node.h"
 #include "block/protocols/file_name.h"
 #include "block/protocols/file_node.h"
+#include "block/record/record_node.h"
 
 namespace spindle {
 namespace {
@@ -73,7 +74,17 @@ Task<Result<std::shared_ptr<Node>>> open_graph(Reactor& reactor, const DiskSpec&
   }
   auto protocol = open_protocol(reactor, spec, *format, warnings);
   if (!protocol) co_return std::unexpected(std::move(protocol.error()));
-  std::shared_ptr<Node> node = std::make_shared<TraceNode>(std::move(*protocol));
+  std::shared_ptr<Node> node = std::move(*protocol);
+  if (!spec.record.empty()) {
+    auto recording = RecordNode::open(node, spec.record);
+    auto recorder = co_await recording;
+    if (!recorder) {
+      static_cast<void>(co_await node->close());  // the first error is the one to tell
+      co_return recorder;
+    }
+    node = std::move(*recorder);
+  }
+  node = std::make_shared<TraceNode>(std::move(node));
   if (spec.volatile_filter) {
     node = std::make_shared<VolatileNode>(std::move(node),
                                           VolatileNode::Options{.max_bytes = spec.volatile_max});

@@ -1,6 +1,8 @@
 // Opening a disk's graph of nodes from its description: protocol at the bottom, filters, format on top.
 //
-//   Disk -> throttle -> format -> fault (if asked for) -> volatile (if asked for) -> trace -> protocol
+//   Disk -> throttle -> format -> fault -> volatile -> trace -> record -> protocol
+//
+// fault, volatile and record are there if they were asked for.
 //
 // The throttle is always there, since limits may be set at any time; without limits it hands on (its file has
 // why it is on top). So is the trace, since one may be recorded at any time.

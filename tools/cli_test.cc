@@ -106,6 +106,11 @@ TEST_CASE("cli: user errors are one line and status 2") {
   refused("ctl /nonexistent/socket stop", "/nonexistent/socket");
   refused("ctl /nonexistent/socket stop now", "name=value");
   refused("ctl '" + kernel + "' stop", kernel);
+  refused("crash", "subcommand");
+  refused("crash export", "LOG");
+  refused("crash export '" + kernel + "' '" + directory.file("out") + "'", kernel);
+  refused("crash export /nonexistent/log '" + directory.file("out") + "'", "/nonexistent/log");
+  refused(run + "--disk file=" + kernel + ",record=/nonexistent/log", "/nonexistent/log");
   refused("run --kernel /nonexistent/vmlinuz", "/nonexistent/vmlinuz");
   refused("run --kernel /", "kernel /");
   refused(run + "--initrd /nonexistent/initrd", "/nonexistent/initrd");

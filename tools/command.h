@@ -16,5 +16,6 @@ using Action = std::function<int()>;
 
 void add_run_command(CLI::App& app, Action& action);
 void add_ctl_command(CLI::App& app, Action& action);
+void add_crash_command(CLI::App& app, Action& action);
 
 }  // namespace spindle::tools

@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
   spindle::tools::Action action;
   spindle::tools::add_run_command(app, action);
   spindle::tools::add_ctl_command(app, action);
+  spindle::tools::add_crash_command(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -12,11 +12,27 @@ uint64_t Cdrom::blocks() const {
   return std::min<uint64_t>(whole + partial, UINT32_MAX);
 }
 
+Sense Cdrom::tell_medium_gone() {
+  if (!ready()) return not_ready();
+  attention = false;
+  return kMediumMayHaveChanged;
+}
+
+Cdrom::MediaEvent Cdrom::event() const {
+  return moved_ == MediaEvent::None && eject_wanted_ ? MediaEvent::EjectRequest : moved_;
+}
+
+void Cdrom::event_told() {
+  if (moved_ == MediaEvent::None) eject_wanted_ = false;
+  moved_ = MediaEvent::None;
+}
+
 void Cdrom::open_tray() {
   if (tray_open_) return;
   tray_open_ = true;
   attention = false;
-  event = MediaEvent::MediaRemoval;
+  eject_wanted_ = false;
+  moved_ = MediaEvent::MediaRemoval;
 }
 
 void Cdrom::close_tray() {
@@ -24,12 +40,13 @@ void Cdrom::close_tray() {
   tray_open_ = false;
   if (!ready()) return;
   attention = true;
-  event = MediaEvent::NewMedia;
+  moved_ = MediaEvent::NewMedia;
 }
 
 void Cdrom::power_on() {
   sense = {};
-  event = MediaEvent::None;
+  moved_ = MediaEvent::None;
+  eject_wanted_ = false;
   locked = false;
   attention = false;
 }

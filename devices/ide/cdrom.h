@@ -4,6 +4,9 @@
 // The medium is a Disk, read in blocks of 2,048 bytes. If its size is not a multiple of that, the last block
 // ends in zeroes. An empty one (no blocks) is as good as none.
 //
+// The guest moves the tray by its commands, the host's user from outside (channel.h), who also changes what
+// lies in it. The guest learns of a medium once by a unit attention, and once by an event.
+//
 // Threading: the channel's lock.
 #pragma once
 
@@ -19,15 +22,14 @@ namespace spindle::ide {
 
 class Cdrom {
  public:
-  enum class MediaEvent : uint8_t { None = 0, NewMedia = 2, MediaRemoval = 3 };
+  enum class MediaEvent : uint8_t { None = 0, EjectRequest = 1, NewMedia = 2, MediaRemoval = 3 };
 
   /// Null: the drive is empty.
   explicit Cdrom(std::shared_ptr<Disk> medium) : medium_(std::move(medium)) {}
 
-  Sense sense;                          ///< of the last command, until it was asked for or another came
-  MediaEvent event = MediaEvent::None;  ///< the next one for GET EVENT STATUS NOTIFICATION
-  bool locked = false;                  ///< PREVENT ALLOW MEDIUM REMOVAL
-  bool attention = false;               ///< the medium may have changed, and the host was not told yet
+  Sense sense;             ///< of the last command, until it was asked for or another came
+  bool locked = false;     ///< PREVENT ALLOW MEDIUM REMOVAL
+  bool attention = false;  ///< the medium may have changed, and the host was not told yet
 
   bool tray_open() const { return tray_open_; }
   /// What lies in the tray, open or closed. May be null.
@@ -38,15 +40,27 @@ class Cdrom {
   bool ready() const { return blocks() != 0; }
   /// Why it is not.
   Sense not_ready() const { return tray_open_ ? kMediumNotPresentTrayOpen : kMediumNotPresentTrayClosed; }
+  /// How a command ends whose medium was taken away while it ran. If there is another, it is told with this.
+  Sense tell_medium_gone();
+
+  /// The next one for GET EVENT STATUS NOTIFICATION: what became of the medium, then the wish for it.
+  MediaEvent event() const;
+  void event_told();
 
   void open_tray();
   void close_tray();
+  /// Somebody would have the tray open, which is locked.
+  void ask_to_eject() { eject_wanted_ = true; }
+  /// Swaps what lies in the open tray for `medium`; null is nothing.
+  void exchange(std::shared_ptr<Disk>& medium) { medium_.swap(medium); }
   /// Machine reset: the tray is as it was.
   void power_on();
 
  private:
   std::shared_ptr<Disk> medium_;
   bool tray_open_ = false;
+  MediaEvent moved_ = MediaEvent::None;
+  bool eject_wanted_ = false;
 };
 
 using Cdb = std::span<const uint8_t, kCdbBytes>;

@@ -84,10 +84,29 @@ class Channel {
   /// done.
   void reset();
 
+  // What the host's user does to a unit's CD-ROM drive (attach_cdrom). A command that reads from a medium
+  // which goes ends in CHECK CONDITION; by PIO the host still gets what lies ready for it.
+
+  struct Tray {
+    bool open = false;
+    bool locked = false;
+  };
+  Tray tray(unsigned unit);
+  /// False: the guest has locked it, and is told by an event that somebody would have it open. With `force`
+  /// it opens all the same. The medium stays in it.
+  bool open_tray(unsigned unit, bool force);
+  void close_tray(unsigned unit);
+  /// The tray opens, as by open_tray(), and what lies in it is swapped for `medium`. With a new medium it
+  /// closes again, in one step as the guest sees it; null leaves it open. What was taken out may still be
+  /// read from, until let_go().
+  bool change_medium(unsigned unit, std::shared_ptr<Disk>& medium, bool force);
+
   // ---- the reactor ----
 
   /// Returns when no job runs. The caller has stopped the vCPUs.
   Task<void> drain();
+  /// Returns when no job reads from a medium that was taken out.
+  Task<void> let_go(const Disk& medium);
   bool has_job();
 
  private:
@@ -133,6 +152,9 @@ class Channel {
   void await_cdb(Drive& drive);
   void start_packet(Drive& drive);
   void start_packet_data(Drive& drive);
+  bool medium_is_gone(Drive& drive);
+  bool take_tray_out(Drive& drive, bool force);
+  void end_waiting_read();
   void packet_dma(Drive& drive);
   void next_packet_block(Drive& drive);
   void packet_block_moved(Drive& drive);
@@ -149,6 +171,11 @@ class Channel {
   /// Of a job that has a request.
   Disk& disk_of(const Job& job) const;
   void finish_job(const Job& job, const Outcome& outcome);
+  class JobEnd;
+  Task<void> no_job(const Disk* medium);
+  bool job_runs(const Disk* medium) const {
+    return job_running_ && (!medium || job_.request.medium == medium);
+  }
   void begin_reset();
   void device_reset(Drive& drive);
   void let_job_go();

@@ -243,7 +243,6 @@ void Channel::finish_job(const Job& job, const Outcome& outcome) {
     }
   }
   advance_reset();
-  if (job_running_) return;
   for (auto waiter : drainers_) reactor_.schedule(waiter);
   drainers_.clear();
 }
@@ -257,20 +256,42 @@ bool Channel::has_job() {
   return job_running_;
 }
 
-Task<void> Channel::drain() {
-  struct Idle {
-    Channel& channel;
-    bool await_ready() const noexcept { return false; }
-    bool await_suspend(std::coroutine_handle<> handle) {
-      std::lock_guard lock(channel.mutex_);
-      if (!channel.job_running_) return false;
-      channel.drainers_.push_back(handle);
-      return true;
-    }
-    void await_resume() const noexcept {}
+// The end of the next job, if one runs that is waited for.
+class Channel::JobEnd {
+ public:
+  JobEnd(Channel& channel, const Disk* medium) : channel_(channel), medium_(medium) {}
+  bool await_ready() const noexcept { return false; }
+  bool await_suspend(std::coroutine_handle<> handle) {
+    std::lock_guard lock(channel_.mutex_);
+    if (!channel_.job_runs(medium_)) return false;
+    channel_.drainers_.push_back(handle);
+    return true;
+  }
+  void await_resume() const noexcept {}
+
+ private:
+  Channel& channel_;
+  const Disk* medium_;
+};
+
+// Other jobs may begin as soon as one has ended.
+Task<void> Channel::no_job(const Disk* medium) {
+  const auto runs = [&] {
+    std::lock_guard lock(mutex_);
+    return job_runs(medium);
   };
-  Idle idle{*this};
-  co_await idle;
+  while (runs()) {
+    JobEnd end(*this, medium);
+    co_await end;
+  }
+}
+
+Task<void> Channel::drain() {
+  return no_job(nullptr);
+}
+
+Task<void> Channel::let_go(const Disk& medium) {
+  return no_job(&medium);
 }
 
 // ---- resets ----

@@ -7,6 +7,9 @@
 //
 // By PIO, data from the medium comes in stages of what data_ holds, each handed out in one DRQ block or
 // several. So the host's limit may be anything but what moves no word.
+//
+// The medium may go at any moment (the host's user takes it out). The command forgets it under the lock, so
+// nothing new is read from it; a job under way is waited for by who closes it.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -67,6 +70,13 @@ void Channel::start_packet(Drive& drive) {
   }
 }
 
+// True, and the command has ended, if what it reads from was taken away.
+bool Channel::medium_is_gone(Drive& drive) {
+  if (!current_.work || current_.medium) return false;
+  complete_packet(drive, drive.cdrom().tell_medium_gone());
+  return true;
+}
+
 // An answer that is in data_ already.
 void Channel::packet_dma(Drive& drive) {
   std::size_t at = 0;
@@ -86,6 +96,7 @@ void Channel::start_packet_data(Drive& drive) {
     next_packet_block(drive);
     return;
   }
+  if (medium_is_gone(drive)) return;
   block_part_ = {data_.data(), staged_};
   const Buffers stage(std::span(&block_part_, 1), block_part_.iov_len);
   start_job(drive.unit(), current_.part(done_, staged_), stage, false);
@@ -122,6 +133,7 @@ void Channel::packet_block_moved(Drive& drive) {
 }
 
 void Channel::packet_job_ended(Drive& drive, const Job& job, const Outcome& outcome) {
+  if (medium_is_gone(drive)) return;
   Sense sense = outcome.sense;
   // Hosts trust what lies before the block that is named. By PIO no block of this stage reaches them.
   if (sense.has_block && !job.dma)
@@ -137,6 +149,55 @@ void Channel::complete_packet(Drive& drive, const Sense& sense) {
   if (sense.key != 0) drive.cdrom().sense = sense;
   drive.registers.count.current = kReasonCommand | kReasonToHost;
   complete(drive, Outcome{.error = static_cast<uint8_t>(sense.key << 4)});
+}
+
+// ---- the host's user ----
+
+Channel::Tray Channel::tray(unsigned unit) {
+  std::lock_guard lock(mutex_);
+  const Cdrom& cdrom = drives_[unit]->cdrom();
+  return {.open = cdrom.tray_open(), .locked = cdrom.locked};
+}
+
+bool Channel::take_tray_out(Drive& drive, bool force) {
+  Cdrom& cdrom = drive.cdrom();
+  if (cdrom.tray_open()) return true;
+  if (cdrom.locked && !force) {
+    cdrom.ask_to_eject();
+    return false;
+  }
+  cdrom.locked = false;
+  cdrom.open_tray();
+  if (current_.medium == cdrom.medium().get()) current_.medium = nullptr;
+  return true;
+}
+
+// A read whose DMA has not begun would wait for nothing.
+void Channel::end_waiting_read() {
+  if (phase_ == Phase::AwaitDma && current_.command->protocol == Protocol::Packet)
+    medium_is_gone(*selected());
+}
+
+bool Channel::open_tray(unsigned unit, bool force) {
+  std::lock_guard lock(mutex_);
+  const bool open = take_tray_out(*drives_[unit], force);
+  end_waiting_read();
+  return open;
+}
+
+void Channel::close_tray(unsigned unit) {
+  std::lock_guard lock(mutex_);
+  drives_[unit]->cdrom().close_tray();
+}
+
+bool Channel::change_medium(unsigned unit, std::shared_ptr<Disk>& medium, bool force) {
+  std::lock_guard lock(mutex_);
+  Drive& drive = *drives_[unit];
+  if (!take_tray_out(drive, force)) return false;
+  drive.cdrom().exchange(medium);
+  if (drive.cdrom().medium()) drive.cdrom().close_tray();
+  end_waiting_read();
+  return true;
 }
 
 }  // namespace spindle::ide

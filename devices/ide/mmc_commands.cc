@@ -128,7 +128,7 @@ Prepared prepare_event_status(const Cdrom& cdrom, Cdb cdb, std::span<uint8_t> bl
   if (cdb[4] & 1u << kMediaClass) {
     const unsigned status = (cdrom.tray_open() ? 1u << 0 : 0) | (cdrom.ready() ? 1u << 1 : 0);
     response.word(6).byte(kMediaClass).byte(1u << kMediaClass);
-    response.byte(static_cast<unsigned>(cdrom.event)).byte(status).word(0);
+    response.byte(static_cast<unsigned>(cdrom.event())).byte(status).word(0);
   } else {
     response.word(2).byte(kNoEventAvailable).byte(1u << kMediaClass);
   }
@@ -136,7 +136,7 @@ Prepared prepare_event_status(const Cdrom& cdrom, Cdb cdb, std::span<uint8_t> bl
 }
 void accept_event_status(Cdrom& cdrom, Cdb cdb) {
   constexpr uint32_t kHeaderBytes = 4;
-  if (cdb[4] & 1u << kMediaClass && be16(cdb, 7) > kHeaderBytes) cdrom.event = Cdrom::MediaEvent::None;
+  if (cdb[4] & 1u << kMediaClass && be16(cdb, 7) > kHeaderBytes) cdrom.event_told();
 }
 
 Prepared prepare_mechanism_status(const Cdrom& cdrom, Cdb cdb, std::span<uint8_t> block) {

@@ -52,6 +52,9 @@ class PiixIde final : public pci::PciFunction {
   /// One port: Alternate Status and Device Control.
   IoHandler& control_block(unsigned channel) { return control_blocks_[channel]; }
 
+  /// For what the host's user does to CD-ROM drives.
+  Channel& channel(unsigned channel) { return channels_[channel]; }
+
   /// Machine reset. Returns at once; the channels show BSY until requests in flight have ended and the write
   /// caches are in their configured mode (D4).
   void reset() override;

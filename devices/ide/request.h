@@ -93,7 +93,7 @@ struct Request {
   uint64_t bytes = 0;                   ///< data to move, or to verify: of ATA commands whole sectors
   uint32_t block_bytes = kSectorBytes;  ///< PIO: at most so many bytes a DRQ block
 
-  Disk* medium = nullptr;  ///< packet commands that read: what from
+  Disk* medium = nullptr;  ///< packet commands that read: what from; null once it was taken away
 
   uint32_t sectors() const { return static_cast<uint32_t>(bytes >> kSectorShift); }
   /// The part [done, done + count) of it, in bytes; `done` is whole sectors.

@@ -232,6 +232,21 @@ Result<> set_null_option(DiskSpec& spec, const std::string& key, const std::stri
   return {};
 }
 
+// Only a CD-ROM drive can be empty, and then nothing describes an image.
+Result<> check_without_file(const DiskSpec& spec, const Format& format, const std::set<std::string>& seen) {
+  if (!spec.cdrom) {
+    return std::unexpected(spec_error("file= is missing: name the image, as in file=disk.img,format=raw"));
+  }
+  std::vector<std::string> about_image = {"format", "fault", "volatile", "volatile-max"};
+  about_image.insert(about_image.end(), format.option_keys.begin(), format.option_keys.end());
+  for (const std::string& key : about_image) {
+    if (!seen.contains(key)) continue;
+    return std::unexpected(spec_error(
+        fmt::format("{}= is about an image, and without file= the drive is empty: give file= too", key)));
+  }
+  return {};
+}
+
 }  // namespace
 
 Error bad_option(std::string_view key, std::string_view value, std::string_view allowed) {
@@ -306,9 +321,7 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
                                  spec.format, known_keys(*format))));
     }
   }
-  if (!seen.contains("file")) {
-    return std::unexpected(spec_error("file= is missing: name the image, as in file=disk.img,format=raw"));
-  }
+  if (!seen.contains("file")) SPINDLE_TRY(check_without_file(spec, *format, seen));
   if (spec.interface == DiskInterface::Virtio && (spec.bus || spec.unit)) {
     return std::unexpected(spec_error(fmt::format(
         "{}= places a disk on an IDE channel; with if=virtio leave it out", spec.bus ? "bus" : "unit")));
@@ -335,6 +348,27 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
                                spec.cdrom ? "media=cdrom" : "readonly=on")));
   }
   SPINDLE_TRY(check_throttle_limits(spec.throttling, ThrottleSpelling::DiskOption));
+  return spec;
+}
+
+DiskSpec without_medium(DiskSpec drive) {
+  const DiskSpec none;
+  drive.file.clear();
+  drive.format = none.format;
+  drive.format_options.clear();
+  drive.null_size.reset();
+  drive.null_read_zeroes = none.null_read_zeroes;
+  drive.faults.clear();
+  drive.volatile_filter = false;
+  return drive;
+}
+
+Result<DiskSpec> with_medium(const DiskSpec& drive, const std::string& file, const std::string& format,
+                             const FormatRegistry& registry) {
+  DiskSpec spec = without_medium(drive);
+  SPINDLE_TRY(set_file(spec, file));
+  if (!registry.find(format)) return std::unexpected(bad_option("format", format, registry.names()));
+  spec.format = format;
   return spec;
 }
 

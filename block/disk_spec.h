@@ -23,11 +23,11 @@ namespace spindle {
 enum class DiskInterface : uint8_t { Virtio, Ide };
 
 struct DiskSpec {
-  std::string file;
+  std::string file;  ///< empty: a CD-ROM drive without a medium
   std::string format = "raw";
   DiskInterface interface = DiskInterface::Virtio;
   CacheMode cache = CacheMode::Writeback;
-  bool cdrom = false;  ///< media=cdrom: the medium of a CD-ROM drive, which is read-only
+  bool cdrom = false;  ///< media=cdrom: a CD-ROM drive and its medium, which is read-only
   bool read_only = false;
   bool discard = false;                           ///< discard=unmap
   ErrorPolicy read_errors = ErrorPolicy::Report;  ///< rerror=
@@ -53,6 +53,13 @@ struct DiskSpec {
 
 /// Parses "file=F,format=raw,...". The registry says which formats there are and which options they add.
 Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& registry);
+
+/// The drive as it is when its medium is taken out: what describes that goes with it (format and its options,
+/// fault=, volatile=), how media are opened stays.
+DiskSpec without_medium(DiskSpec drive);
+/// The drive with this image for a medium. The name and the format are checked as parse_disk_spec() does.
+Result<DiskSpec> with_medium(const DiskSpec& drive, const std::string& file, const std::string& format,
+                             const FormatRegistry& registry);
 
 /// What the guest-facing Disk needs of it.
 DiskOptions disk_options(const DiskSpec& spec);

@@ -49,6 +49,33 @@ TEST_CASE("spec: record=") {
   CHECK(parsed("file=x,record=a,,b.log").record == "a,b.log");
 }
 
+TEST_CASE("spec: a CD-ROM drive may be empty, and its media come and go") {
+  const auto empty = parsed("if=ide,media=cdrom,bus=1,cache=none,rerror=stop,throttling.bps-total=5,id=cd");
+  CHECK(empty.file.empty());
+  CHECK(empty.read_only);
+  const auto given = parsed(
+      "file=a.iso,if=ide,media=cdrom,id=cd,format=other,policy=x,fault=read:1:EIO,volatile=on,"
+      "cache=none,throttling.bps-total=5");
+  for (const auto& drive : {empty, given}) {
+    const auto next = with_medium(drive, "b,c.iso", "raw", registry());
+    REQUIRE(next.has_value());
+    CHECK(next->file == "b,c.iso");
+    CHECK(next->format == "raw");
+    CHECK(next->format_options.empty());
+    CHECK(next->faults.empty());
+    CHECK(!next->volatile_filter);
+    CHECK(next->cache == CacheMode::None);
+    CHECK(next->throttling == drive.throttling);
+    CHECK(next->id == "cd");
+    CHECK(next->cdrom);
+    CHECK(next->read_only);
+    CHECK(without_medium(*next).file.empty());
+  }
+  CHECK(!with_medium(empty, "", "raw", registry()));
+  CHECK(!with_medium(empty, "nbd:x", "raw", registry()));
+  CHECK(!with_medium(empty, "a", "vhdx", registry()));
+}
+
 TEST_CASE("spec: everything") {
   const auto spec = parsed(
       "file=a,,b.img,format=other,policy=x=y,if=ide,bus=1,unit=0,cache=directsync,readonly=on,serial=S "
@@ -174,6 +201,11 @@ TEST_CASE("spec: every mistake is one line that names the option and what is all
        "throttling.iops-read-max "},
       {"file=a,throttling.bps-read=1T,throttling.bps-read-max=1T,throttling.bps-read-max-length=1000000",
        "max-length=1000000", "too long"},
+      {"if=ide", "file=", "name the image"},
+      {"media=cdrom", "media=cdrom", "if=ide"},
+      {"if=ide,media=cdrom,format=raw", "format=", "give file= too"},
+      {"if=ide,media=cdrom,size=1M", "size=", "give file= too"},
+      {"if=ide,media=cdrom,fault=read:1:EIO", "fault=", "give file= too"},
       {"file=a,throttling.iops-size=4k", "throttling.iops-size", "throttling.iops-total"},
       {"file=null-co://,size=x", "size=x", "a size"},
       {"file=null-co://disk", "null-co://", "size="},

@@ -109,12 +109,7 @@ Task<Result<std::shared_ptr<Node>>> open_graph(Reactor& reactor, const DiskSpec&
 ProtocolCounters protocol_counters_below(const Node& top) {
   ProtocolCounters sum;
   for (const Node* node = &top; node; node = node->child()) {
-    if (const ProtocolCounters* counters = node->protocol_counters()) {
-      sum.reads += counters->reads;
-      sum.writes += counters->writes;
-      sum.fdatasyncs += counters->fdatasyncs;
-      sum.fallocates += counters->fallocates;
-    }
+    if (const ProtocolCounters* counters = node->protocol_counters()) sum += *counters;
   }
   return sum;
 }

@@ -85,6 +85,14 @@ struct ProtocolCounters {
   uint64_t writes = 0;
   uint64_t fdatasyncs = 0;
   uint64_t fallocates = 0;
+
+  ProtocolCounters& operator+=(const ProtocolCounters& other) {
+    reads += other.reads;
+    writes += other.writes;
+    fdatasyncs += other.fdatasyncs;
+    fallocates += other.fallocates;
+    return *this;
+  }
 };
 
 class Node {

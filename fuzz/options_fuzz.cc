@@ -37,7 +37,7 @@ void check_message(const Error& error) {
 
 void parse_options(std::string_view text) {
   if (const auto spec = parse_disk_spec(text, formats())) {
-    if (spec->file.empty()) stop("a disk without a file");
+    if (spec->file.empty() && !spec->cdrom) stop("a disk without a file");
     if (spec->queues < 1 || spec->queues > 64) stop("a number of queues that no disk can have");
     if (spec->serial.size() > 20) stop("a serial number that no drive can have");
     if (!check_throttle_limits(spec->throttling, ThrottleSpelling::DiskOption))
@@ -77,6 +77,16 @@ class Pretended final : public vmm::ControlTarget {
     return known(disk);
   }
   Result<> resize(const std::string& disk, uint64_t) override { return known(disk); }
+  Result<> open_tray(const std::string& drive, bool) override { return known(drive); }
+  Result<> close_tray(const std::string& drive) override { return known(drive); }
+  Result<> eject(const std::string& drive, bool) override { return known(drive); }
+  Result<> change_medium(const std::string& drive, const std::string& file, const std::string& format,
+                         bool) override {
+    if (const auto spec = with_medium(DiskSpec{.cdrom = true}, file, format, formats());
+        spec && spec->file.empty())
+      stop("a medium without a file");
+    return known(drive);
+  }
   Result<> start_trace(const std::string&) override { return {}; }
   Result<> stop_trace() override { return {}; }
   Result<trace::Tracer::Status> trace_status() override { return trace::Tracer::Status{}; }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
@@ -28,14 +29,14 @@ int usage_error(const Error& error) {
   return kExitUsage;
 }
 
-// As JSON types go: on/off/true/false, a number (size= also with k, M, G or T), else text. A disk's name is
-// text, whatever it looks like.
+// As JSON types go: on/off/true/false, a number (size= also with k, M, G or T), else text. Names, of disks
+// and of files, are text whatever they look like.
 Json value_of(const std::string& name, const std::string& value) {
-  if (name != "device") {
-    if (value == "on" || value == "true") return true;
-    if (value == "off" || value == "false") return false;
-    if (const auto number = name == "size" ? parse_size(value) : parse_number(value)) return *number;
-  }
+  static constexpr std::string_view kNames[] = {"device", "id", "file", "filename"};
+  if (std::ranges::find(kNames, std::string_view(name)) != std::end(kNames)) return value;
+  if (value == "on" || value == "true") return true;
+  if (value == "off" || value == "false") return false;
+  if (const auto number = name == "size" ? parse_size(value) : parse_number(value)) return *number;
   return value;
 }
 

@@ -148,7 +148,7 @@ void add_run_command(CLI::App& app, Action& action) {
       ->capture_default_str();
   command
       ->add_option("--disk", options->disks,
-                   "a disk; may be given several times.\n"
+                   "a disk; may be given several times. Without file=, media=cdrom is an empty drive.\n"
                    "file=F[,format=raw][,if=virtio|ide][,readonly=on][,serial=S][,id=ID][,bus=B,unit=U]\n"
                    "[,queues=N][,packed=on][,discard=unmap|ignore][,media=disk|cdrom]\n"
                    "[,cache=writeback|none|writethrough|directsync|unsafe]\n"

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 
 #include "vmm/layout.h"
@@ -21,6 +20,7 @@ Result<> DiskDevices::add(const DiskEntry& entry, const DeviceWiring& wiring) {
 }
 
 Result<> DiskDevices::add_virtio(const DiskEntry& entry, const DeviceWiring& wiring) {
+  if (!doorbells_) doorbells_.emplace(*wiring.vm);
   const PciSlot slot{.device = kFirstVirtioDevice + entry.place.unit};
   Virtio made{.disk = entry.disk};
   auto device = virtio::VirtioBlk::create(
@@ -28,12 +28,12 @@ Result<> DiskDevices::add_virtio(const DiskEntry& entry, const DeviceWiring& wir
       {.serial = entry.spec.serial, .queues = entry.spec.queues, .packed = entry.spec.packed});
   if (!device) return std::unexpected(device.error());
   made.device = std::move(*device);
-  made.messages = std::make_unique<VmMessages>(wiring.vm, next_gsi_, wiring.fault);
+  made.messages = std::make_unique<VmMessages>(*wiring.vm, next_gsi_, wiring.fault);
   auto transport = virtio::PciTransport::create(
-      *made.device, entry.disk->reactor(),
+      *made.device, reactor_,
       {.messages = *made.messages,
        .line = wiring.bus.interrupt(slot, 1),
-       .doorbells = doorbells_,
+       .doorbells = *doorbells_,
        .complain =
            [id = entry.place.id](std::string_view reason) {
              fmt::print(stderr, "spindle: disk {}: the guest's driver must reset it: {}\n", id, reason);
@@ -50,7 +50,7 @@ Result<> DiskDevices::add_virtio(const DiskEntry& entry, const DeviceWiring& wir
 Result<> DiskDevices::add_ide(const DiskEntry& entry, const DeviceWiring& wiring) {
   if (!ide_controller_) {
     ide_controller_ = std::make_unique<ide::PiixIde>(
-        wiring.memory, entry.disk->reactor(),
+        wiring.memory, reactor_,
         std::array{&wiring.chipset.pin(kIrqIde[0]).add_input(), &wiring.chipset.pin(kIrqIde[1]).add_input()});
     for (unsigned channel = 0; channel < ide::kChannels; ++channel) {
       wiring.ports.add(kPortIdeCommand[channel], 8, ide_controller_->command_block(channel));
@@ -58,7 +58,6 @@ Result<> DiskDevices::add_ide(const DiskEntry& entry, const DeviceWiring& wiring
     }
     SPINDLE_TRY(wiring.bus.add(kIdeSlot, *ide_controller_));
   }
-  ide_disks_.push_back(entry.disk);
   if (entry.spec.cdrom) {
     return ide_controller_->attach_cdrom(entry.place.bus, entry.place.unit, entry.disk, entry.place.id,
                                          {.serial = entry.spec.serial});
@@ -72,25 +71,24 @@ Task<void> DiskDevices::settle() {
   for (Virtio& disk : virtio_disks_) co_await disk.transport->settle();
 }
 
-Task<void> DiskDevices::quiesce(Reactor& reactor) {
+Task<void> DiskDevices::quiesce(std::span<const std::shared_ptr<Disk>> disks) {
   for (Virtio& disk : virtio_disks_) disk.device->suspend();
   do {
-    co_await reactor.yield();
-    for (Virtio& disk : virtio_disks_) co_await disk.disk->drain();
-    for (const auto& disk : ide_disks_) co_await disk->drain();
-  } while (!at_rest());
+    co_await reactor_.yield();
+    for (const auto& disk : disks) co_await disk->drain();
+  } while (!at_rest(disks));
 }
 
 void DiskDevices::resume() {
   for (Virtio& disk : virtio_disks_) disk.device->resume();
 }
 
-bool DiskDevices::at_rest() {
-  uint64_t held = 0;
-  for (const auto& disk : ide_disks_) held += disk->held();
-  if (ide_controller_ && ide_controller_->jobs() != held) return false;
-  return std::ranges::all_of(
-      virtio_disks_, [](const Virtio& disk) { return disk.device->in_flight() == disk.disk->held(); });
+// A request that waits in a disk is one of a device's, so equal sums are equal all over.
+bool DiskDevices::at_rest(std::span<const std::shared_ptr<Disk>> disks) {
+  uint64_t held = 0, taken = ide_controller_ ? ide_controller_->jobs() : 0;
+  for (const auto& disk : disks) held += disk->held();
+  for (const Virtio& disk : virtio_disks_) taken += disk.device->in_flight();
+  return taken == held;
 }
 
 void DiskDevices::config_changed(const Disk& disk) {

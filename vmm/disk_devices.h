@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "block/disk.h"
@@ -14,6 +16,7 @@
 #include "devices/virtio/pci_transport.h"
 #include "vmm/chipset.h"
 #include "vmm/disk_places.h"
+#include "vmm/earlier_media.h"
 #include "vmm/pci_bus.h"
 
 namespace spindle::vmm {
@@ -21,32 +24,36 @@ namespace spindle::vmm {
 /// What devices need of the machine.
 struct DeviceWiring {
   const GuestMemory& memory;
-  Vm& vm;
+  Vm* vm = nullptr;  ///< for virtio disks
   PciBus& bus;
   Chipset& chipset;
   IoSpace& ports;
   FaultHandler fault;
 };
 
-/// A disk of the machine's.
+/// A disk of the machine's, or a CD-ROM drive.
 struct DiskEntry {
   DiskSpec spec;
   DiskPlace place;
-  std::shared_ptr<Disk> disk;
+  std::shared_ptr<Disk> disk;  ///< null: a CD-ROM drive without a medium
+  EarlierMedia earlier = {};
 };
 
 class DiskDevices {
  public:
-  explicit DiskDevices(Vm& vm) : doorbells_(vm) {}
+  explicit DiskDevices(Reactor& reactor) : reactor_(reactor) {}
 
   Result<> add(const DiskEntry& entry, const DeviceWiring& wiring);
+  /// Where the drive of an IDE entry is.
+  ide::Channel& channel(const DiskEntry& entry) { return ide_controller_->channel(entry.place.bus); }
 
   // ---- the reactor ----
 
   /// After the functions were reset: returns when no request of before touches guest memory.
   Task<void> settle();
-  /// Takes no further request from the queues, until resume(), and waits for those under way.
-  Task<void> quiesce(Reactor& reactor);
+  /// Takes no further request from the queues, until resume(), and waits for those under way. `disks` are all
+  /// that the devices read from and write to.
+  Task<void> quiesce(std::span<const std::shared_ptr<Disk>> disks);
   void resume();
   /// Tells the guest where its bus has a way to.
   void config_changed(const Disk& disk);
@@ -64,12 +71,12 @@ class DiskDevices {
   Result<> add_virtio(const DiskEntry& entry, const DeviceWiring& wiring);
   Result<> add_ide(const DiskEntry& entry, const DeviceWiring& wiring);
   /// Nothing but what waits after an error.
-  bool at_rest();
+  bool at_rest(std::span<const std::shared_ptr<Disk>> disks);
 
-  VmDoorbells doorbells_;
+  Reactor& reactor_;
+  std::optional<VmDoorbells> doorbells_;
   std::atomic<unsigned> next_gsi_{kGsiMessageFirst};
   std::unique_ptr<ide::PiixIde> ide_controller_;
-  std::vector<std::shared_ptr<Disk>> ide_disks_;
   std::vector<Virtio> virtio_disks_;
 };
 

@@ -14,7 +14,9 @@ constexpr unsigned kMaxVirtioDisks = 32 - kFirstVirtioDevice;
 
 std::unexpected<Error> bad_disk(const DiskSpec& spec, std::string detail) {
   return std::unexpected(
-      Error{.kind = ErrorKind::Invalid, .operation = "disk " + spec.file, .detail = std::move(detail)});
+      Error{.kind = ErrorKind::Invalid,
+            .operation = spec.file.empty() ? "CD-ROM drive without a medium" : "disk " + spec.file,
+            .detail = std::move(detail)});
 }
 
 // Which of the four IDE places are taken.

@@ -19,17 +19,18 @@ constexpr unsigned kFilesPerQueue = 2;  // doorbell and interrupt
 
 }  // namespace
 
-DiskSet::DiskSet() = default;
+DiskSet::DiskSet(const FormatRegistry& registry) : registry_(registry) {}
 DiskSet::~DiskSet() = default;
 
 Task<Result<std::shared_ptr<Disk>>> DiskSet::open_one(DiskSpec spec, std::string id,
-                                                      const FormatRegistry& registry,
                                                       std::vector<std::string>& warnings) {
-  auto node = co_await open_graph(reactor_->reactor(), spec, registry, warnings);
+  auto node = co_await open_graph(reactor_->reactor(), spec, registry_, warnings);
   if (!node) co_return std::unexpected(std::move(node.error()));
   DiskOptions options = disk_options(spec);
   options.id = std::move(id);
-  co_return std::make_shared<Disk>(std::move(*node), std::move(options));
+  auto disk = std::make_shared<Disk>(std::move(*node), std::move(options));
+  stop_for_errors_of(*disk);
+  co_return disk;
 }
 
 Result<std::unique_ptr<DiskSet>> DiskSet::open(std::span<const DiskSpec> specs,
@@ -37,35 +38,48 @@ Result<std::unique_ptr<DiskSet>> DiskSet::open(std::span<const DiskSpec> specs,
                                                std::vector<std::string>& warnings) {
   auto places = place_disks(specs);
   if (!places) return std::unexpected(places.error());
-  std::unique_ptr<DiskSet> set(new DiskSet);
+  std::unique_ptr<DiskSet> set(new DiskSet(registry));
   auto reactor = ReactorThread::start("disks");
   if (!reactor) return std::unexpected(reactor.error());
   set->reactor_ = std::move(*reactor);
   for (size_t i = 0; i < specs.size(); ++i) {
-    auto disk =
-        set->reactor_->call([&] { return set->open_one(specs[i], (*places)[i].id, registry, warnings); });
+    DiskEntry& entry = set->entries_.emplace_back(specs[i], (*places)[i]);
+    if (entry.spec.file.empty()) continue;
+    auto disk = set->reactor_->call([&] { return set->open_one(entry.spec, entry.place.id, warnings); });
     if (!disk) {
       (void)set->close();  // nothing was written to those that are open
       return std::unexpected(disk.error());
     }
-    set->entries_.push_back({specs[i], (*places)[i], std::move(*disk)});
+    entry.disk = std::move(*disk);
   }
   return set;
 }
 
 void DiskSet::set_stop_handler(std::function<void(std::string)> handler) {
-  for (DiskEntry& entry : entries_) {
-    entry.disk->set_stop_handler([handler, id = entry.place.id](const Error& error) {
-      handler(fmt::format("disk {}: {}", id, error.message()));
-    });
+  on_stop_ = std::move(handler);
+  for (const auto& disk : disks()) stop_for_errors_of(*disk);
+}
+
+void DiskSet::stop_for_errors_of(Disk& disk) {
+  if (!on_stop_) return;
+  disk.set_stop_handler([this, id = disk.id()](const Error& error) {
+    on_stop_(fmt::format("disk {}: {}", id, error.message()));
+  });
+}
+
+std::vector<std::shared_ptr<Disk>> DiskSet::disks() const {
+  std::vector<std::shared_ptr<Disk>> there;
+  for (const DiskEntry& entry : entries_) {
+    if (entry.disk) there.push_back(entry.disk);
   }
+  return there;
 }
 
 Result<> DiskSet::plug(const DeviceWiring& wiring) {
   unsigned queues = 0;
   for (const DiskEntry& entry : entries_) queues += entry.spec.queues;
   SPINDLE_TRY(make_room_for_open_files(kFilesPerQueue * queues));
-  devices_ = std::make_unique<DiskDevices>(wiring.vm);
+  devices_ = std::make_unique<DiskDevices>(reactor_->reactor());
   for (const DiskEntry& entry : entries_) SPINDLE_TRY(devices_->add(entry, wiring));
   return {};
 }
@@ -73,7 +87,7 @@ Result<> DiskSet::plug(const DeviceWiring& wiring) {
 std::vector<DrainSection> DiskSet::drain_sections() {
   std::vector<DrainSection> sections;
   sections.reserve(entries_.size());
-  for (DiskEntry& entry : entries_) sections.emplace_back(entry.disk->node());
+  for (const auto& disk : disks()) sections.emplace_back(disk->node());
   return sections;
 }
 
@@ -88,12 +102,12 @@ std::vector<Error> DiskSet::settle() {
   std::vector<Error> errors;
   reactor_->call([&]() -> Task<void> {
     const auto drained = drain_sections();
-    for (DiskEntry& entry : entries_) entry.disk->fail_held();
+    for (const auto& disk : disks()) disk->fail_held();
     if (devices_) co_await devices_->settle();
-    for (DiskEntry& entry : entries_) {
-      co_await entry.disk->drain();
-      entry.disk->hold_errors();
-      auto reverted = co_await entry.disk->revert_write_cache();
+    for (const auto& disk : disks()) {
+      co_await disk->drain();
+      disk->hold_errors();
+      auto reverted = co_await disk->revert_write_cache();
       if (!reverted) errors.push_back(std::move(*reverted.error()));
     }
   });
@@ -103,14 +117,15 @@ std::vector<Error> DiskSet::settle() {
 void DiskSet::quiesce() {
   reactor_->call([&]() -> Task<void> {
     const auto drained = drain_sections();
-    if (devices_) co_await devices_->quiesce(reactor_->reactor());
-    for (DiskEntry& entry : entries_) co_await entry.disk->drain();
+    const auto all = disks();
+    if (devices_) co_await devices_->quiesce(all);
+    for (const auto& disk : all) co_await disk->drain();
   });
 }
 
 void DiskSet::retry_held() {
   reactor_->call([&]() -> Task<void> {
-    for (DiskEntry& entry : entries_) entry.disk->retry_held();
+    for (const auto& disk : disks()) disk->retry_held();
     co_return;
   });
 }
@@ -131,9 +146,20 @@ Result<DiskEntry*> DiskSet::find(const std::string& id, const char* operation) {
                                .detail = "there is no such disk; query-block lists them"});
 }
 
+Result<DiskEntry*> DiskSet::find_medium(const std::string& id, const char* operation) {
+  auto entry = find(id, operation);
+  if (entry && !(*entry)->disk)
+    return std::unexpected(Error::invalid(operation, id, "there is no medium in the drive"));
+  return entry;
+}
+
 Result<> DiskSet::set_write_cache(const std::string& id, bool on) {
   auto entry = find(id, "write cache");
   if (!entry) return std::unexpected(std::move(entry.error()));
+  if ((*entry)->spec.cdrom) {
+    return std::unexpected(
+        Error::invalid("write cache", id, "nobody writes to a CD-ROM, so its drive has no write cache"));
+  }
   return reactor_->call([&]() -> Task<Result<>> {
     auto set = co_await (*entry)->disk->set_write_cache(on, CacheChooser::Host);
     // The guest reads the field back; who asks from outside has nothing but this answer.
@@ -150,7 +176,7 @@ Result<> DiskSet::set_write_cache(const std::string& id, bool on) {
 }
 
 Result<> DiskSet::set_throttle(const std::string& id, const ThrottleLimits& limits) {
-  auto entry = find(id, "throttle");
+  auto entry = find_medium(id, "throttle");
   if (!entry) return std::unexpected(std::move(entry.error()));
   reactor_->call([&]() -> Task<void> {
     find_throttle((*entry)->disk->node())->set_limits(limits);  // open_graph() puts one into every graph
@@ -160,7 +186,7 @@ Result<> DiskSet::set_throttle(const std::string& id, const ThrottleLimits& limi
 }
 
 Result<> DiskSet::resize(const std::string& id, uint64_t bytes) {
-  auto entry = find(id, "resize");
+  auto entry = find_medium(id, "resize");
   if (!entry) return std::unexpected(std::move(entry.error()));
   return reactor_->call([&]() -> Task<Result<>> {
     const uint64_t before = (*entry)->disk->size();
@@ -174,10 +200,10 @@ std::vector<Error> DiskSet::close() {
   std::vector<Error> errors;
   reactor_->call([&]() -> Task<void> {
     const auto drained = drain_sections();
-    for (DiskEntry& entry : entries_) entry.disk->fail_held();
+    for (const auto& disk : disks()) disk->fail_held();
     if (devices_) co_await devices_->stop();
-    for (DiskEntry& entry : entries_) {
-      auto closed = co_await entry.disk->close();
+    for (const auto& disk : disks()) {
+      auto closed = co_await disk->close();
       if (!closed) errors.push_back(std::move(*closed.error()));
     }
   });
@@ -187,7 +213,7 @@ std::vector<Error> DiskSet::close() {
 nlohmann::ordered_json DiskSet::statistics() {
   std::vector<DiskSnapshot> snapshots;
   reactor_->call([&]() -> Task<void> {
-    for (const DiskEntry& entry : entries_) snapshots.push_back(snapshot_of(*entry.disk));
+    for (const DiskEntry& entry : entries_) snapshots.push_back(snapshot_of(entry, devices_.get()));
     co_return;
   });
   auto list = nlohmann::ordered_json::array();

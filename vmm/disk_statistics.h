@@ -9,15 +9,16 @@
 
 namespace spindle::vmm {
 
-/// What only the reactor can tell.
+/// What only the reactor and the device can tell.
 struct DiskSnapshot {
   ProtocolCounters protocol;
   IoStatus io_status = IoStatus::Ok;
   ThrottleLimits limits;
+  ide::Channel::Tray tray;
 };
 
-/// On the reactor.
-DiskSnapshot snapshot_of(const Disk& disk);
+/// On the reactor. Without `devices` no guest has moved a tray yet.
+DiskSnapshot snapshot_of(const DiskEntry& entry, DiskDevices* devices);
 /// Any thread.
 nlohmann::ordered_json disk_json(const DiskEntry& entry, const DiskSnapshot& snapshot);
 

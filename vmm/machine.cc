@@ -111,7 +111,7 @@ Result<> Machine::build(const FormatRegistry& registry, std::vector<std::string>
     post({MachineEvent::Kind::IoError, std::move(error)});
   });
   SPINDLE_TRY(disks_->plug({.memory = ram_->memory(),
-                            .vm = *vm_,
+                            .vm = &*vm_,
                             .bus = *bus_,
                             .chipset = *chipset_,
                             .ports = ports_,
@@ -268,6 +268,14 @@ Result<> Machine::resize_disk(const std::string& id, uint64_t bytes) {
   if (state_ == RunState::Running) disks_->resume();
   resume_all();
   return resized;
+}
+
+Result<> Machine::change_medium(const std::string& id, const std::string& file, const std::string& format,
+                                bool force) {
+  std::vector<std::string> warnings;
+  auto changed = disks_->change_medium(id, file, format, force, warnings);
+  for (const std::string& warning : warnings) say("spindle: " + warning);
+  return changed;
 }
 
 // Unless the user has stopped the machine, or something has come that pauses the vCPUs for good (or, a reset,

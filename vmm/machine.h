@@ -76,7 +76,8 @@ struct MachineCall {
 
 class Machine {
  public:
-  /// Errors are the user's to mend; nothing has run yet. `notes` gets lines the user should see.
+  /// Errors are the user's to mend; nothing has run yet. `notes` gets lines the user should see. `registry`
+  /// outlives the machine.
   static Result<std::unique_ptr<Machine>> create(MachineOptions options, const FormatRegistry& registry,
                                                  std::vector<std::string>& notes);
   ~Machine();
@@ -100,6 +101,9 @@ class Machine {
   void cont();
   /// Pauses the guest for as long as the disk takes to get its new size.
   Result<> resize_disk(const std::string& id, uint64_t bytes);
+  /// As DiskSet::change_medium(); warnings are said.
+  Result<> change_medium(const std::string& id, const std::string& file, const std::string& format,
+                         bool force);
   /// Nothing more than that: what follows is the guest's choice.
   void press_power_button() { chipset_->power_management().press_power_button(); }
   RunState run_state() const { return state_; }

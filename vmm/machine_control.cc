@@ -58,6 +58,23 @@ Result<> MachineControl::resize(const std::string& disk, uint64_t bytes) {
   return call<void>([&]() -> Result<> { return machine_.resize_disk(disk, bytes); });
 }
 
+Result<> MachineControl::open_tray(const std::string& drive, bool force) {
+  return call<void>([&]() -> Result<> { return machine_.disks().open_tray(drive, force); });
+}
+
+Result<> MachineControl::close_tray(const std::string& drive) {
+  return call<void>([&]() -> Result<> { return machine_.disks().close_tray(drive); });
+}
+
+Result<> MachineControl::eject(const std::string& drive, bool force) {
+  return call<void>([&]() -> Result<> { return machine_.disks().eject(drive, force); });
+}
+
+Result<> MachineControl::change_medium(const std::string& drive, const std::string& file,
+                                       const std::string& format, bool force) {
+  return call<void>([&]() -> Result<> { return machine_.change_medium(drive, file, format, force); });
+}
+
 Result<> MachineControl::system_powerdown() {
   return call<void>([this]() -> Result<> {
     machine_.press_power_button();

@@ -29,6 +29,11 @@ class MachineControl final : public ControlTarget {
   Result<> start_trace(const std::string& file) override;
   Result<> stop_trace() override;
   Result<trace::Tracer::Status> trace_status() override;
+  Result<> open_tray(const std::string& drive, bool force) override;
+  Result<> close_tray(const std::string& drive) override;
+  Result<> eject(const std::string& drive, bool force) override;
+  Result<> change_medium(const std::string& drive, const std::string& file, const std::string& format,
+                         bool force) override;
 
  private:
   template <typename T, typename Work>

@@ -1,10 +1,12 @@
-"""A CD-ROM drive: a mounted ISO and its check sums, a disk and a CD on one channel, a medium with a bad block."""
+"""CD-ROM drives: a mounted ISO and its check sums, a disk and a CD on one channel, a medium with a bad block; an empty drive whose
+medium is changed while the guest runs."""
 
 import hashlib
 import random
 import subprocess
 
 import guestrun
+from suites.control import Control
 
 BAD = 40
 
@@ -32,6 +34,11 @@ def files(machine, name):
 
 
 def run(context):
+    _reading(context)
+    _changing(context)
+
+
+def _reading(context):
     iso, sums = make_iso(context.directory, "first", 1)
     whole = hashlib.sha256(iso.read_bytes()).hexdigest()
     disks = [guestrun.Disk(context.image("cdrom-disk.img"), bus="ide", options=("bus=0", "unit=0")),
@@ -53,3 +60,75 @@ def run(context):
                       (bad["before"] != "0" or bad["at"] == "0" or bad["after"] != "0" or not bad.number("read")) and bad.text)
         status = machine.wait()
         context.check("the machine powers off", status and f"exit status {status}; {machine.tail()}")
+
+
+def _changing(context):
+    path = context.directory / "medium.sock"
+    isos = {name: make_iso(context.directory, name, seed) for seed, name in enumerate(("one", "two", "three"), 1)}
+    with context.machine([], "medium", scenario="medium", programs=("sg_start",),
+                         extra=("--disk", "if=ide,bus=1,unit=0,media=cdrom,id=cd", "--control", f"unix:{path}")) as machine:
+        empty = machine.expect("empty")
+        machine.expect("sync", phase="empty")
+        control = Control(path)
+
+        def drive():
+            return control("query-block")[0]
+
+        def change(name, **more):
+            control("blockdev-change-medium", device="cd", filename=str(isos[name][0]), **more)
+            return drive()
+
+        context.check("Linux boots with an empty drive and finds no medium in it",
+                      (empty["mount"] == "0" or empty["none"] != "1") and empty.text)
+        shown = drive()
+        context.check("query-block shows it removable, closed and empty",
+                      (shown.get("removable"), shown.get("tray_open"), shown.get("locked"), "inserted" in shown) != (True, False, False, False) and f"{shown}")
+        refused = control.refused("blockdev-change-medium", device="cd", filename=str(context.directory / "missing.iso"))
+        context.check("a medium that is not there is refused, and the drive stays as it was",
+                      ("No such file" not in refused or drive() != shown) and f"{refused}; {drive()}")
+        shown = change("one")
+        context.check("a medium comes into it", (shown["tray_open"] or shown["inserted"]["file"] != str(isos["one"][0])) and f"{shown}")
+        machine.resume()
+        machine.expect("sync", phase="mounted")
+        context.check("the guest mounts it, its files have their check sums", files(machine, "first") != isos["one"][1] and f"{files(machine, 'first')} {machine.tail()}")
+        said = _ctl(path, "eject", "device=cd")
+        shown = drive()
+        context.check("while it is mounted an eject is refused in one line",
+                      (said.returncode != 1 or "locked" not in said.stderr or said.stderr.count("\n") != 1 or shown["tray_open"] or not shown["locked"])
+                      and f"{said} {shown}")
+        machine.resume()
+        held = machine.expect("held")
+        context.check("and the medium stays readable", held["read"] != "0" and held.text)
+        machine.expect("sync", phase="held")
+        said = _ctl(path, "eject", "id=cd", "force=on")
+        shown = drive()
+        context.check("force takes it out", (said.returncode or not shown["tray_open"] or shown["locked"] or "inserted" in shown) and f"{said} {shown}")
+        machine.resume()
+        torn = machine.expect("torn")
+        context.check("the guest gets an error, lives on, and lets the file system go",
+                      (torn["read"] == "0" or torn["unmounted"] != "yes" or torn["none"] != "1") and torn.text)
+        machine.expect("sync", phase="torn")
+        change("two")
+        machine.resume()
+        ejected = machine.expect("ejected")
+        context.check("a new medium is mounted after that", files(machine, "second") != isos["two"][1] and f"{files(machine, 'second')} {machine.tail()}")
+        machine.expect("sync", phase="ejected")
+        shown = drive()
+        context.check("the guest opens the tray, and its medium stays in it",
+                      (ejected["status"] != "0" or not shown["tray_open"] or "inserted" not in shown) and f"{ejected.text} {shown}")
+        machine.resume()
+        machine.expect("sync", phase="loaded")
+        context.check("closes it, and has it back", files(machine, "again") != isos["two"][1] and f"{files(machine, 'again')} {machine.tail()}")
+        change("three", format="raw", **{"read-only-mode": "retain"})
+        before = control.counters()["cd"]["read_bytes"]
+        machine.resume()
+        machine.expect("end")
+        context.check("a medium that is not mounted is changed without force", files(machine, "third") != isos["three"][1] and f"{files(machine, 'third')} {machine.tail()}")
+        status = machine.wait()
+        after = machine.final_stats()["cd"]["read_bytes"]
+        context.check("the drive's counters go on over its media", not after > before > 3 * 5 * 1000 * 1000 and f"{before} {after}")
+        context.check("and the machine powers off", status and f"exit status {status}; {machine.tail()} {machine.stderr()}")
+
+
+def _ctl(path, *words):
+    return subprocess.run([guestrun.spindle_binary(), "ctl", path, *words], capture_output=True, text=True)

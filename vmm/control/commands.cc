@@ -26,7 +26,8 @@ std::unexpected<Refusal> refuse(std::string description) {
 
 Answer nothing(const Result<>& result) {
   if (result) return Json::object();
-  if (result.error()->kind == ErrorKind::NotFound) {
+  // A file that is not there has an errno.
+  if (result.error()->kind == ErrorKind::NotFound && result.error()->number == 0) {
     return std::unexpected(
         Refusal{.error_class = "DeviceNotFound", .description = result.error()->message()});
   }
@@ -53,32 +54,38 @@ Answer query_status(ControlTarget& target, const Json&) {
   return Json{{"status", to_string(*state)}, {"running", *state == RunState::Running}};
 }
 
+Json inserted(const Json& disk) {
+  const auto cache = disk.at("cache").get<std::string>();
+  Json shown{
+      {"file", disk.at("file")},
+      {"ro", disk.at("read_only")},
+      {"drv", disk.at("format")},
+      {"cache",
+       {{"writeback", disk.at("write_cache")},
+        {"direct", cache == "none" || cache == "directsync"},
+        {"no-flush", cache == "unsafe"}}},
+      {"image",
+       {{"filename", disk.at("file")}, {"format", disk.at("format")}, {"virtual-size", disk.at("size")}}}};
+  shown.update(disk.at("throttling"));
+  return shown;
+}
+
 // QMP's query-block, from our statistics.
 Answer query_block(ControlTarget& target, const Json&) {
   const auto disks = target.disks();
   if (!disks) return refuse(disks.error()->message());
   Json list = Json::array();
   for (const Json& disk : *disks) {
-    const auto cache = disk.at("cache").get<std::string>();
+    const auto tray = disk.find("tray");
+    const bool removable = tray != disk.end();
     Json shown{{"device", disk.at("id")},
-               {"type", "hd"},
-               {"removable", false},
-               {"locked", false},
-               {"bus", disk.at("bus")},
-               {"io-status", disk.at("io_status")},
-               {"inserted",
-                {{"file", disk.at("file")},
-                 {"ro", disk.at("read_only")},
-                 {"drv", disk.at("format")},
-                 {"cache",
-                  {{"writeback", disk.at("write_cache")},
-                   {"direct", cache == "none" || cache == "directsync"},
-                   {"no-flush", cache == "unsafe"}}},
-                 {"image",
-                  {{"filename", disk.at("file")},
-                   {"format", disk.at("format")},
-                   {"virtual-size", disk.at("size")}}}}}};
-    shown.at("inserted").update(disk.at("throttling"));
+               {"type", removable ? "cdrom" : "hd"},
+               {"removable", removable},
+               {"locked", removable && tray->at("locked")}};
+    if (removable) shown["tray_open"] = tray->at("open");
+    shown["bus"] = disk.at("bus");
+    shown["io-status"] = disk.at("io_status");
+    if (disk.contains("file")) shown["inserted"] = inserted(disk);
     list.push_back(std::move(shown));
   }
   return list;
@@ -151,6 +158,44 @@ Answer query_trace(ControlTarget& target, const Json&) {
               {"events", status->events},
               {"lost", status->lost}};
 }
+// `device` and `id` are the same to us; QMP has both, of which one is given.
+std::expected<std::string, Refusal> drive_of(const Json& arguments) {
+  if (arguments.contains("device") == arguments.contains("id"))
+    return refuse("Need exactly one of 'device' and 'id'");
+  return arguments.at(arguments.contains("id") ? "id" : "device").get<std::string>();
+}
+bool forced(const Json& arguments) {
+  return arguments.contains("force") && arguments.at("force").get<bool>();
+}
+Answer eject(ControlTarget& target, const Json& arguments) {
+  const auto drive = drive_of(arguments);
+  if (!drive) return std::unexpected(drive.error());
+  return nothing(target.eject(*drive, forced(arguments)));
+}
+Answer open_tray(ControlTarget& target, const Json& arguments) {
+  const auto drive = drive_of(arguments);
+  if (!drive) return std::unexpected(drive.error());
+  return nothing(target.open_tray(*drive, forced(arguments)));
+}
+Answer close_tray(ControlTarget& target, const Json& arguments) {
+  const auto drive = drive_of(arguments);
+  if (!drive) return std::unexpected(drive.error());
+  return nothing(target.close_tray(*drive));
+}
+Answer change_medium(ControlTarget& target, const Json& arguments) {
+  const auto drive = drive_of(arguments);
+  if (!drive) return std::unexpected(drive.error());
+  const auto text = [&arguments](const char* name, const char* otherwise) {
+    return arguments.contains(name) ? arguments.at(name).get<std::string>() : std::string(otherwise);
+  };
+  const std::string mode = text("read-only-mode", "retain");
+  if (mode == "read-write")
+    return refuse("read-only-mode read-write: nobody writes to a CD-ROM; leave it out");
+  if (mode != "retain" && mode != "read-only")
+    return refuse(fmt::format("read-only-mode {} is not possible: it must be retain or read-only", mode));
+  return nothing(
+      target.change_medium(*drive, text("filename", ""), text("format", "raw"), forced(arguments)));
+}
 Answer query_version(ControlTarget&, const Json&) {
   return Json{{"package", "spindle"}};
 }
@@ -160,8 +205,17 @@ Answer capabilities(ControlTarget&, const Json&) {
 }
 Answer query_commands(ControlTarget&, const Json&);
 
-constexpr Parameter kResizeParameters[] = {{"device", Type::String}, {"size", Type::Size}};
 constexpr bool kOptional = false;
+constexpr Parameter kTrayParameters[] = {{"device", Type::String, kOptional},
+                                         {"id", Type::String, kOptional},
+                                         {"force", Type::Boolean, kOptional}};
+constexpr Parameter kCloseTrayParameters[] = {{"device", Type::String, kOptional},
+                                              {"id", Type::String, kOptional}};
+constexpr Parameter kMediumParameters[] = {
+    {"device", Type::String, kOptional}, {"id", Type::String, kOptional},
+    {"filename", Type::String},          {"format", Type::String, kOptional},
+    {"force", Type::Boolean, kOptional}, {"read-only-mode", Type::String, kOptional}};
+constexpr Parameter kResizeParameters[] = {{"device", Type::String}, {"size", Type::Size}};
 constexpr Parameter kThrottleParameters[] = {{"device", Type::String},
                                              {"bps", Type::Size},
                                              {"bps_rd", Type::Size},
@@ -189,7 +243,11 @@ constexpr std::array kCommands = {
     Command{"block_resize", kResizeParameters, block_resize},
     Command{"block_set_io_throttle", kThrottleParameters, block_set_io_throttle},
     Command{"block_set_write_cache", kWriteCacheParameters, block_set_write_cache},
+    Command{"blockdev-change-medium", kMediumParameters, change_medium},
+    Command{"blockdev-close-tray", kCloseTrayParameters, close_tray},
+    Command{"blockdev-open-tray", kTrayParameters, open_tray},
     Command{"cont", {}, cont},
+    Command{"eject", kTrayParameters, eject},
     Command{"qmp_capabilities", {}, capabilities},
     Command{"query-block", {}, query_block},
     Command{"query-blockstats", {}, query_blockstats},

@@ -50,7 +50,14 @@ struct Pretended final : ControlTarget {
                          {"io_status", "nospace"},
                          {"throttling", {{"bps", 0}, {"iops", 100}, {"iops_max", 200}}},
                          {"counters", counters},
-                         {"protocol", {{"fdatasyncs", 2}}}}});
+                         {"protocol", {{"fdatasyncs", 2}}}},
+                        {{"id", "cd0"},
+                         {"bus", "ide"},
+                         {"tray", {{"open", true}, {"locked", false}}},
+                         {"cache", "writeback"},
+                         {"io_status", "ok"},
+                         {"counters", counters},
+                         {"protocol", {{"fdatasyncs", 0}}}}});
   }
   Result<> set_write_cache(const std::string& disk, bool on) override {
     if (disk != "virtio0")
@@ -68,6 +75,19 @@ struct Pretended final : ControlTarget {
     if (disk != "virtio0")
       return std::unexpected(Error{.kind = ErrorKind::NotFound, .operation = "resize", .node = disk});
     return done(fmt::format("resize to {}", bytes));
+  }
+  Result<> tray(const std::string& drive, const std::string& what, bool force) {
+    if (drive != "cd0")
+      return std::unexpected(Error{.kind = ErrorKind::NotFound, .operation = what, .node = drive});
+    return done(what + (force ? " by force" : ""));
+  }
+  Result<> open_tray(const std::string& drive, bool force) override { return tray(drive, "open", force); }
+  Result<> close_tray(const std::string& drive) override { return tray(drive, "close", false); }
+  Result<> eject(const std::string& drive, bool force) override { return tray(drive, "eject", force); }
+  Result<> change_medium(const std::string& drive, const std::string& file, const std::string& format,
+                         bool force) override {
+    if (file == "absent") return std::unexpected(Error::from_errno(ENOENT, "open", file));
+    return tray(drive, fmt::format("change to {} {}", file, format), force);
   }
   Result<> system_powerdown() override { return done("system_powerdown"); }
   Result<> start_trace(const std::string& file) override { return done("trace to " + file); }
@@ -125,6 +145,56 @@ TEST_CASE("control: disks as QMP shows them") {
       ask(target, R"({"execute": "block_set_write_cache", "arguments": {"device": "x", "writeback": true}})");
   CHECK(answer.at("error").at("class") == "DeviceNotFound");
   CHECK(!target.writeback);
+}
+
+TEST_CASE("control: an empty drive, and what is done to its tray and medium") {
+  Pretended target;
+  const Json listed = ask(target, R"({"execute": "query-block"})").at("return");
+  CHECK(listed.at(0).at("removable") == false);
+  CHECK(!listed.at(0).contains("tray_open"));
+  CHECK(listed.at(1) ==
+        Json::parse(R"({"device": "cd0", "type": "cdrom", "removable": true, "locked": false,)"
+                    R"( "tray_open": true, "bus": "ide", "io-status": "ok"})"));
+  CHECK(ask(target, R"({"execute": "query-blockstats"})").at("return").at(1).at("device") == "cd0");
+
+  const auto done = [&](std::string_view command, std::string_view arguments) {
+    target.asked.clear();
+    const Json answer =
+        ask(target, fmt::format(R"({{"execute": "{}", "arguments": {{{}}}}})", command, arguments));
+    return answer.contains("return") ? target.asked : error_of(answer);
+  };
+  CHECK(done("eject", R"("device": "cd0")") == "eject");
+  CHECK(done("eject", R"("id": "cd0", "force": true)") == "eject by force");
+  CHECK(done("blockdev-open-tray", R"("id": "cd0", "force": false)") == "open");
+  CHECK(done("blockdev-close-tray", R"("device": "cd0")") == "close");
+  CHECK(done("blockdev-change-medium", R"("device": "cd0", "filename": "a.iso")") == "change to a.iso raw");
+  CHECK(done("blockdev-change-medium", R"("id": "cd0", "filename": "a", "format": "f", "force": true,)"
+                                       R"( "read-only-mode": "retain")") == "change to a f by force");
+  CHECK(done("blockdev-change-medium", R"("id": "cd0", "filename": "a", "read-only-mode": "read-only")") ==
+        "change to a raw");
+
+  for (const char* command : {"eject", "blockdev-open-tray", "blockdev-close-tray"}) {
+    CHECK(done(command, "") == "Need exactly one of 'device' and 'id'");
+    CHECK(done(command, R"("id": "cd0", "device": "cd0")") == "Need exactly one of 'device' and 'id'");
+  }
+  CHECK(done("eject", R"("id": "cd0", "force": 1)").find("boolean") != std::string::npos);
+  CHECK(done("blockdev-close-tray", R"("id": "cd0", "force": true)").find("unexpected") != std::string::npos);
+  CHECK(done("blockdev-change-medium", R"("id": "cd0")") == "Parameter 'filename' is missing");
+  const std::string change = R"("id": "cd0", "filename": "a", "read-only-mode": )";
+  CHECK(done("blockdev-change-medium", change + R"("read-write")").find("CD-ROM") != std::string::npos);
+  CHECK(done("blockdev-change-medium", change + R"("maybe")").find("retain") != std::string::npos);
+  CHECK(target.asked.empty());
+
+  // A drive that is not there, and a file that is not.
+  const auto error_class = [&](std::string_view device, std::string_view file) {
+    return ask(target, fmt::format(R"({{"execute": "blockdev-change-medium", "arguments": {{"device": "{}", )"
+                                   R"("filename": "{}"}}}})",
+                                   device, file))
+        .at("error")
+        .at("class");
+  };
+  CHECK(error_class("virtio7", "a") == "DeviceNotFound");
+  CHECK(error_class("cd0", "absent") == "GenericError");
 }
 
 TEST_CASE("control: a size is a number of bytes and nothing else") {

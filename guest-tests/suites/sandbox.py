@@ -12,7 +12,7 @@ NOBODY = 65534
 # To write other users' files, which root may go on doing on the threads that open files.
 FILES = 1 << 1 | 1 << 3
 OPENS_FILES = ("spindle", "disks")
-THREADS = {"spindle", "disks", "vcpu0", "vcpu1", "console", "signals", "control", "clock"}
+THREADS = {"spindle", "disks", "vcpu0", "vcpu1", "console", "signals", "control", "clock", "trace"}
 # The alarm makes the clock's thread work.
 SCRIPT = ("wait_disks sda vda; blkload ack sda --count 64 --fsync-every 4; blkload ack vda --count 64 --fsync-every 4; "
           "emit alarm set=$(echo +1 > /sys/class/rtc/rtc0/wakealarm && echo yes); sync_host phase=up")

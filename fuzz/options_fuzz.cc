@@ -84,7 +84,7 @@ class Pretended final : public vmm::ControlTarget {
                          bool) override {
     if (const auto spec = with_medium(DiskSpec{.cdrom = true}, file, format, formats());
         spec && spec->file.empty())
-      stop("a medium without a file");
+      fuzz::stop("a medium without a file");
     return known(drive);
   }
   Result<> start_trace(const std::string&) override { return {}; }

@@ -31,7 +31,7 @@ def run(context):
 def _loaded(context, name, cpus, options, append=""):
     disk = guestrun.Disk(context.image(f"{name}.img"), cache="none", options=("id=vda", *options))
     parameters = {"disks": "vda", "seconds": SECONDS, "jobs": cpus}
-    with context.machine([disk], name, script=SCRIPT, cpus=cpus, timeout=SECONDS + 120, parameters=parameters, append=append) as machine:
+    with context.machine([disk], name, script=SCRIPT, cpus=cpus, timeout=SECONDS * 5 // 4 + 120, parameters=parameters, append=append) as machine:
         stresscheck.check(context, machine, ("vda",), SECONDS, f"{name}: ")
         facts = next((e for e in machine.events if e.kind == "disk"), None)
         return facts, [e for e in machine.events if e.kind == "interrupt"]

@@ -172,8 +172,8 @@ void go_mad(Rig& rig) {
   host.put_table(0x1000, regions);
   std::vector<std::thread> threads;
   for (unsigned seed : {11u, 12u}) {
-    threads.emplace_back([&rig, seed] {
-      HostDriver mad = rig.driver();
+    // A driver made later might find no BAR: the other thread may just be resetting the machine.
+    threads.emplace_back([&rig, mad = host, seed]() mutable {
       std::mt19937 random(seed);
       for (unsigned step = 0; step < 20 * kRounds; ++step) mad_step(rig, mad, random);
     });

@@ -104,6 +104,10 @@ BusMaster::Gathered BusMaster::gather(uint64_t bytes, std::vector<iovec>& parts)
     remaining_ -= static_cast<uint32_t>(take);
     bytes -= take;
   }
+  if (remaining_ & 1) {
+    ++address_;
+    --remaining_;
+  }
   return Gathered::All;
 }
 

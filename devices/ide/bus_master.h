@@ -43,9 +43,9 @@ class BusMaster {
   /// The command register. Start 0 -> 1 puts the engine at the table's start, 1 -> 0 stops it.
   void write_command(uint8_t value);
 
-  /// Takes the next `bytes` (a multiple of 512) of the table into `parts` (cleared first), adjoining ones
-  /// merged. On TooShort and BusError the engine has stopped, the status says why, and `parts` is
-  /// meaningless.
+  /// Takes the next `bytes` of the table into `parts` (cleared first), adjoining ones merged. After an odd
+  /// number the cursor is behind a whole word, as that is what the bus moves. On TooShort and BusError the
+  /// engine has stopped, the status says why, and `parts` is meaningless.
   Gathered gather(uint64_t bytes, std::vector<iovec>& parts);
   /// The transfer that gather() described has ended: Active falls if the table is used up. After a stop or a
   /// new start in between this does nothing: the cursor is elsewhere.

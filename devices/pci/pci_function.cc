@@ -149,22 +149,6 @@ bool PciFunction::bar_is_io(unsigned index) const {
   return bars_[index].kind == BarKind::Io;
 }
 
-bool PciFunction::bus_master() const {
-  std::lock_guard lock(config_mutex_);
-  return get16(kCommand) & kCommandBusMaster;
-}
-
-bool PciFunction::interrupt_disabled() const {
-  std::lock_guard lock(config_mutex_);
-  return get16(kCommand) & kCommandInterruptDisable;
-}
-
-void PciFunction::set_interrupt_status(bool pending) {
-  std::lock_guard lock(config_mutex_);
-  const uint16_t status = get16(kStatus);
-  set16(kStatus, pending ? status | kStatusInterrupt : status & ~kStatusInterrupt);
-}
-
 void PciFunction::reset() {
   {
     std::lock_guard lock(config_mutex_);

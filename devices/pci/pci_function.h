@@ -87,11 +87,6 @@ class PciFunction {
   uint64_t bar_size(unsigned index) const;
   bool bar_is_io(unsigned index) const;
 
-  bool bus_master() const;
-  bool interrupt_disabled() const;
-  /// Shows the state of INTx in Status bit 3.
-  void set_interrupt_status(bool pending);
-
   /// Power-on and machine reset: Command, BARs and what the guest wrote go back to their first values;
   /// assign_bar() is needed again. Overriders call this first.
   virtual void reset();

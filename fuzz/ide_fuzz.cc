@@ -2,9 +2,9 @@
 //
 // An input says which drives there are, disks and CD-ROM drives, and goes on as a list of steps: single
 // registers in any width, whole commands with and without a command block, blocks through the data register,
-// PRD tables and starts of the bus master, resets of each kind, configuration writes, and disks that hold or
-// fail requests. DMA completes where the reactor is run, so registers are written while it is under way. Both
-// channels have the same memory.
+// PRD tables and starts of the bus master, resets of each kind, configuration writes, media that come and go,
+// and disks that hold or fail requests. DMA completes where the reactor is run, so registers are written
+// while it is under way. Both channels have the same memory.
 //
 // Besides what the sanitizers find: nothing changes memory but the fuzzer and what PRD tables name; a host
 // that goes on as it should, with good tables and the data that is asked for, brings each command to its end;
@@ -136,7 +136,12 @@ class Host {
       case 9:
         return settle();
       case 10:
-        if (input_.ConsumeIntegralInRange(0, 7) == 0) return machine_reset();
+        switch (input_.ConsumeIntegralInRange(0, 7)) {
+          case 0:
+            return machine_reset();
+          case 1:
+            return move_medium();
+        }
         return configure();
       case 11:
         ide_.control_block(channel()).write(0, std::array{input_.ConsumeIntegral<uint8_t>()});
@@ -182,6 +187,7 @@ class Host {
   void attach_cdrom(unsigned place, std::shared_ptr<Disk> medium) {
     if (!ide_.attach_cdrom(place / 2, place % 2, std::move(medium), "fuzz"))
       stop("a CD-ROM drive is refused");
+    cdroms_.push_back({place, make_disk(kDiscBytes, true)});
   }
   // What firmware does.
   void power_up() {
@@ -268,6 +274,27 @@ class Host {
     const unsigned width = 1u << input_.ConsumeIntegralInRange(0, 2);
     ide_.write_config(offset, width, input_.ConsumeIntegral<uint32_t>());
     if (input_.ConsumeBool()) power_up();
+  }
+  // The host's user at a CD-ROM drive: the tray, and another medium, which may be none.
+  void move_medium() {
+    if (cdroms_.empty()) return;
+    auto& [place, spare] = cdroms_[input_.ConsumeIntegral<uint8_t>() % cdroms_.size()];
+    Channel& channel = ide_.channel(place / 2);
+    const bool force = input_.ConsumeBool();
+    switch (input_.ConsumeIntegralInRange(0, 2)) {
+      case 0:
+        if (!channel.open_tray(place % 2, force) && !channel.tray(place % 2).locked)
+          stop("a tray stays closed that is not locked");
+        return;
+      case 1:
+        return channel.close_tray(place % 2);
+      case 2:
+        if (!channel.change_medium(place % 2, spare, force) && force) stop("force is not enough");
+        if (!spare || input_.ConsumeBool()) return;
+        for (auto& node : nodes_) fuzz::release_all(*node);
+        reactor().wait(channel.let_go(*spare));
+        return;
+    }
   }
   // Requests that the disks hold end while the reset waits for them; until then they may write.
   void machine_reset() {
@@ -366,6 +393,11 @@ class Host {
   PiixIde ide_{ram_.memory(), reactor(), {&lines_[0], &lines_[1]}};
   std::vector<std::shared_ptr<MemoryNode>> nodes_;
   std::vector<std::shared_ptr<Disk>> disks_;
+  struct CdromPlace {
+    unsigned place;
+    std::shared_ptr<Disk> spare;  // what is not in the drive
+  };
+  std::vector<CdromPlace> cdroms_;
   IoHandler* ports_ =
       nullptr;  // of the bus master, whether the BAR decodes or not: that is the PCI fuzzer's business
   uint32_t table_ = 0;

@@ -92,12 +92,12 @@ def _resize_and_power_button(context):
         context.check("and the guest switches itself off", (status or errors) and f"exit status {status}, {errors}; {machine.tail()}")
 
 
-def _moved(control, before, seconds=60):
-    """Waits until both disks have written more than before."""
+def _moved(control, before, seconds=60, counters=("write_ops",)):
+    """Waits until both disks have written more (or what `counters` say) than before."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         now = control.counters()
-        if all(now[disk]["write_ops"] > before[disk]["write_ops"] for disk in before):
+        if all(now[disk][counter] > before[disk][counter] for disk in before for counter in counters):
             return True
     return False
 
@@ -149,8 +149,8 @@ def _trace(context, control):
         if not _moved(control, control.counters()):
             wrong.append("the guest writes no more")
         control("block_set_write_cache", device=device, writeback=True)
-    if not _moved(control, control.counters()):
-        wrong.append("the guest writes no more")
+    if not _moved(control, control.counters(), counters=("write_ops", "flush_requests")):
+        wrong.append("the guest writes or flushes no more")
     control("stop")
     control("cont")
     control("trace-stop")

@@ -384,7 +384,7 @@ Outcome Machine::finish(Outcome outcome) {
       outcome = {.code = 1, .reason = "a disk did not close cleanly: " + error.message()};
     say("spindle: closing a disk: " + error.message());
   }
-  const bool traced = tracer_->status().recording || !options_.trace_file.empty();
+  const bool traced = tracer_->status().recording || (!options_.trace_file.empty() && !tracer_->idle());
   if (auto stopped = tracer_->stop(); traced && !stopped && outcome.code == 0)
     outcome = {.code = 1, .reason = "the trace could not be written"};  // it has said why
   if (auto written = write_statistics(outcome); !written) {

@@ -261,14 +261,21 @@ TEST_CASE("trace: files that cannot be written, and what is no trace") {
   CHECK_FALSE(rig.tracer.start(rig.directory.file("none/trace.json")));
   CHECK_FALSE(rig.tracer.start(rig.directory.file(".")));
   const std::string precious = rig.directory.file("disk.img");
-  std::ofstream(precious) << "data";
-  const auto refused = rig.tracer.start(precious);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error()->message().find("no trace") != std::string::npos);
+  for (const char* content : {"data", "[\n {\"precious\": 1}\n]\n", "["}) {
+    std::ofstream(precious) << content;
+    const auto refused = rig.tracer.start(precious);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error()->message().find("no trace") != std::string::npos);
+    std::ifstream in(precious);
+    CHECK(std::string(std::istreambuf_iterator<char>(in), {}) == content);
+  }
+  CHECK(rig.tracer.idle());
   CHECK_FALSE(on());
   REQUIRE(rig.tracer.start(rig.file));
   CHECK_FALSE(rig.tracer.start(rig.file));  // one at a time
+  CHECK_FALSE(rig.tracer.idle());
   rig.stop();
+  CHECK(rig.tracer.idle());
   REQUIRE(rig.tracer.start(rig.file));  // a trace may be replaced
   rig.stop();
 }

@@ -5,10 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <ctime>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -20,6 +23,8 @@ namespace {
 
 constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
 constexpr std::size_t kPiece = 256 << 10;
+constexpr std::string_view kFirstBytes = R"([
+{"ph":"M","name":"process_name",)";          // of what ChromeJson writes
 constexpr int kPatienceMilliseconds = 1000;  // for a FIFO's reader
 
 std::atomic<bool> one_at_a_time{false};
@@ -34,13 +39,16 @@ Error error_of(int number, const char* operation, const std::string& file, std::
 // trace does.
 Result<> check_replaceable(const std::string& file) {
   struct stat there {};
-  if (stat(file.c_str(), &there) != 0 || !S_ISREG(there.st_mode) || there.st_size == 0) return {};
+  const bool found = stat(file.c_str(), &there) == 0;
+  if (found && S_ISBLK(there.st_mode))
+    return std::unexpected(error_of(EEXIST, "trace to", file, "it is a block device; choose a file"));
+  if (!found || !S_ISREG(there.st_mode) || there.st_size == 0) return {};
   const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return std::unexpected(error_of(errno, "trace to", file));
-  char first[2] = {};
-  const auto got = read(fd, first, sizeof first);
+  std::array<char, kFirstBytes.size()> first{};
+  const auto got = read(fd, first.data(), first.size());
   close(fd);
-  if (got == 2 && first[0] == '[' && first[1] == '\n') return {};
+  if (got == static_cast<ssize_t>(first.size()) && std::ranges::equal(first, kFirstBytes)) return {};
   return std::unexpected(
       error_of(EEXIST, "trace to", file, "it holds something that is no trace; choose another name"));
 }
@@ -147,6 +155,11 @@ Result<> Tracer::stop() {
 Tracer::Status Tracer::status() {
   const std::lock_guard lock(mutex_);
   return status_;
+}
+
+bool Tracer::idle() {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::Idle;
 }
 
 void Tracer::main() {

@@ -52,6 +52,8 @@ class Tracer {
   /// Writes what has been recorded, and the end. Requests in flight end with the trace. Fails if the trace
   /// has failed, or none is recorded.
   Result<> stop();
+  /// Nothing is recorded, and how the last trace ended was asked for (stop()).
+  bool idle();
   Status status();
 
  private:

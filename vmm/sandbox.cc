@@ -81,6 +81,7 @@ constexpr int kDisks[] = {SCMP_SYS(eventfd2),
                           SCMP_SYS(lseek),
                           SCMP_SYS(newfstatat),
                           SCMP_SYS(openat),
+                          SCMP_SYS(pread64),  // which alignment O_DIRECT needs, where statx does not say
                           SCMP_SYS(statx)};
 constexpr int kControl[] = {SCMP_SYS(accept4), SCMP_SYS(recvfrom), SCMP_SYS(sendto)};
 

@@ -347,6 +347,11 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
         spec_error(fmt::format("record= logs what changes the file, and nothing does with {}; leave it out",
                                spec.cdrom ? "media=cdrom" : "readonly=on")));
   }
+  if (!spec.record.empty() && never_flushes(spec.cache)) {
+    return std::unexpected(
+        spec_error("record= logs what flushes make durable, and with cache=unsafe nothing is flushed; give "
+                   "another cache="));
+  }
   SPINDLE_TRY(check_throttle_limits(spec.throttling, ThrottleSpelling::DiskOption));
   return spec;
 }

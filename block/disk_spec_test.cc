@@ -187,6 +187,7 @@ TEST_CASE("spec: every mistake is one line that names the option and what is all
       {"file=a,volatile=on,volatile-max=1", "volatile-max=1", "64k"},
       {"file=a,volatile-max=1M", "volatile-max", "volatile=on"},
       {"file=a,record=", "record=", "the name of a file"},
+      {"file=a,record=l,cache=unsafe", "record=", "cache=unsafe"},
       {"file=a,record=l,readonly=on", "record=", "readonly=on"},
       {"file=a,record=l,if=ide,media=cdrom", "record=", "media=cdrom"},
       {"file=a,throttling.iops=5", "throttling.iops=5", "throttling.iops-total"},

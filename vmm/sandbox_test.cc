@@ -19,6 +19,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -26,6 +27,8 @@
 #include <thread>
 #include <vector>
 
+#include "block/protocols/file_node.h"
+#include "block/record/record_node.h"
 #include "block/test_support/environment.h"
 #include "vmm/statistics.h"
 #include "vmm/terminal.h"
@@ -132,6 +135,54 @@ TEST_CASE("sandbox: more threads than malloc has arenas to begin with") {
   });
   INFO(ended.said);
   CHECK(ended.status == 0);
+}
+
+TEST_CASE("sandbox: the disks' thread opens, looks at, fills and closes media in every way") {
+  if (skipped()) return;
+  for (const std::filesystem::path& parent :
+       {std::filesystem::path("/dev/shm"), std::filesystem::temp_directory_path()}) {
+    if (access(parent.c_str(), W_OK) != 0) continue;
+    const test::TempDir directory(parent);
+    REQUIRE(directory.ok());
+    const std::string image = directory.file("image", 1 << 20), log = directory.file("log");
+    for (const bool direct : {false, true}) {
+      const Ended ended = in_child([&] {
+        if (!Sandbox::switch_on()) _exit(99);
+        std::thread([&] {
+          auto reactor = Reactor::create();
+          if (!reactor) _exit(97);
+          if (!Sandbox::confine(ThreadRole::Disks)) _exit(98);
+          for (const bool read_only : {true, false}) {
+            auto file = FileNode::open(
+                **reactor,
+                {.path = image, .read_only = read_only, .direct = direct, .drop_cache = true, .grows = true});
+            if (!file && direct) return;  // not on this file system; that is an error and no end
+            if (!file) _exit(96);
+            std::string text(20 << 20, 'x');
+            const iovec part{text.data(), text.size()};
+            const auto good = [&](Task<Result<>> task) {
+              if (!(*reactor)->wait(std::move(task))) _exit(95);
+            };
+            if (read_only) {
+              good((*file)->close());
+              continue;
+            }
+            auto node = (*reactor)->wait(RecordNode::open(*file, log));  // which grows as it is written
+            if (!node) _exit(94);
+            good((*node)->resize(text.size()));
+            good((*node)->write(0, Buffers(std::span(&part, 1)), {.fua = true}));
+            good((*node)->write_zeroes(0, 65536, {.unmap = true}));
+            good((*node)->discard(65536, 65536));
+            good((*node)->flush());
+            if (!(*reactor)->wait((*node)->map(0, text.size()))) _exit(93);
+            good((*node)->close());
+          }
+        }).join();
+      });
+      INFO(parent.string() << ": " << ended.said);
+      CHECK(ended.status == 0);
+    }
+  }
 }
 
 TEST_CASE("sandbox: no thread starts a program, makes memory executable or opens a socket") {

@@ -24,6 +24,19 @@ struct PacketAnswer {
   uint32_t be32(std::size_t at) const { return be16(at) << 16 | be16(at + 2); }
 };
 
+/// A drive with a medium full of data, and whatever else is asked for; `content` is that of the last disc.
+struct DiscRig : Rig {
+  explicit DiscRig(RigOptions options = {.places = {}, .discs = {0}}) : Rig(std::move(options)) {
+    content = pattern_bytes(5, node(nodes.size() - 1).size());
+    nodes.back()->put(0, content);
+  }
+  std::vector<uint8_t> part(uint64_t block, uint64_t count) const {
+    const auto begin = content.begin() + static_cast<std::ptrdiff_t>(block * kDiscBlockBytes);
+    return {begin, begin + static_cast<std::ptrdiff_t>(count * kDiscBlockBytes)};
+  }
+  std::vector<uint8_t> content;
+};
+
 class PacketHost {
  public:
   PacketHost(Rig& rig, unsigned place) : rig_(rig), host(rig.driver(place / 2)), unit_(place % 2) {}

@@ -16,18 +16,6 @@ constexpr uint32_t kTable = HostDriver::kTableAddress;
 constexpr uint8_t kBmState = kBmActive | kBmInterrupt | kBmError;
 using Region = HostDriver::Region;
 
-struct DiscRig : Rig {
-  explicit DiscRig(RigOptions options = {.places = {}, .discs = {0}}) : Rig(std::move(options)) {
-    content = pattern_bytes(5, node(nodes.size() - 1).size());
-    nodes.back()->put(0, content);
-  }
-  std::vector<uint8_t> part(uint64_t block, uint64_t count) const {
-    const auto begin = content.begin() + static_cast<std::ptrdiff_t>(block * kDiscBlockBytes);
-    return {begin, begin + static_cast<std::ptrdiff_t>(count * kDiscBlockBytes)};
-  }
-  std::vector<uint8_t> content;
-};
-
 /// A command by DMA, with the table as it is in memory.
 void start(PacketHost& cd, const CdbBytes& cdb, uint32_t table = kTable) {
   cd.host.bm_out(kBmStatus, kBmInterrupt | kBmError | kBmDriveCapable);

@@ -11,18 +11,6 @@ namespace {
 
 constexpr uint32_t kBuffer = 0x20000;
 
-struct DiscRig : Rig {
-  explicit DiscRig(RigOptions options = {.places = {}, .discs = {0}}) : Rig(std::move(options)) {
-    content = pattern_bytes(5, nodes.back()->size());
-    nodes.back()->put(0, content);
-  }
-  std::vector<uint8_t> part(uint64_t block, uint64_t count) const {
-    const auto begin = content.begin() + static_cast<std::ptrdiff_t>(block * kDiscBlockBytes);
-    return {begin, begin + static_cast<std::ptrdiff_t>(count * kDiscBlockBytes)};
-  }
-  std::vector<uint8_t> content;
-};
-
 void check_packet_signature(HostDriver& host) {
   CHECK(host.in(kSectorCount) == 1);
   CHECK(host.in(kLbaLow) == 1);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "block/filters/fault_node.h"
 #include "block/filters/null_node.h"
 #include "block/filters/throttle_node.h"
@@ -20,6 +22,11 @@ Result<std::shared_ptr<Node>> open_protocol(Reactor& reactor, const DiskSpec& sp
                                             std::vector<std::string>& warnings) {
   auto name = parse_file_name(spec.file);
   if (!name) return std::unexpected(std::move(name.error()));
+  std::error_code not_there;
+  if (!spec.record.empty() && std::filesystem::equivalent(name->path, spec.record, not_there)) {
+    return std::unexpected(
+        Error::invalid("record to", spec.record, "this is the image itself; choose another file"));
+  }
   if (name->protocol == Protocol::Null) {
     NullNode::Options options;
     if (spec.null_size) options.size = *spec.null_size;

@@ -1,6 +1,5 @@
 #include "block/record/dm_log_writes.h"
 
-#include <endian.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -13,6 +12,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "block/record/little_endian.h"
+
 namespace spindle::record {
 namespace {
 
@@ -24,13 +25,11 @@ constexpr uint64_t kFlush = 1, kFua = 2, kDiscard = 4, kMark = 8;
 constexpr uint64_t kHeadBytes = 32;
 constexpr uint64_t kMostInAMark = kSector - kHeadBytes;
 constexpr uint64_t kPiece = 1 << 20;
-constexpr uint64_t kMostZeroes = 16 << 20;  // of an entry, for replays that hold one in memory
+// Each entry of zeroes takes a block of the file system, however little it says; a replay may hold it in
+// memory.
+constexpr uint64_t kMostZeroes = 1 << 30;
+constexpr uint64_t kMostDeviceBytes = 1ull << 48;  // what a log claims beyond is no disk
 constexpr const char* kBaseMark = "spindle-base";
-
-void put64(std::byte* at, uint64_t value) {
-  value = htole64(value);
-  std::memcpy(at, &value, sizeof value);
-}
 
 // The file, with its buffer.
 class Output {
@@ -68,6 +67,8 @@ class Output {
   /// A hole.
   Result<> zeroes(uint64_t length) {
     SPINDLE_TRY(spill());
+    if (length > static_cast<uint64_t>(INT64_MAX) - at_)
+      return std::unexpected(Error::from_errno(EFBIG, "write", path_));
     at_ += length;
     return {};
   }
@@ -176,6 +177,10 @@ class Export {
 
   // Sums of offset and length do not overflow: the reader has seen to that.
   Result<> check(const Entry& entry) const {
+    if (summary_.device_bytes > kMostDeviceBytes) {
+      return std::unexpected(Error::invalid(
+          "export", log_.path(), fmt::format("{} bytes are no size of a disk", summary_.device_bytes)));
+    }
     if (entry.offset + entry.length > summary_.device_bytes) {
       return std::unexpected(
           Error::invalid("export", log_.path(),

@@ -178,9 +178,9 @@ TEST_CASE("export: what the format cannot say, or the log cannot mean, is one er
     CHECK(bench.reactor->wait(node->close()).has_value());
   }
   refused(odd, "no whole sectors");
-  const std::string liar = bench.dir.file("liar");
-  {
-    auto writer = bench.reactor->wait(LogWriter::create(*bench.reactor, liar, {.size = 4096}));
+  const auto log_of = [&](const char* name, uint64_t size) {
+    std::string path = bench.dir.file(name);
+    auto writer = bench.reactor->wait(LogWriter::create(*bench.reactor, path, {.size = size}));
     REQUIRE(writer.has_value());
     CHECK(bench.reactor
               ->wait((*writer)->append({.type = EntryType::Submit,
@@ -190,8 +190,11 @@ TEST_CASE("export: what the format cannot say, or the log cannot mean, is one er
                                         .length = 1ull << 60}))
               .has_value());
     CHECK(bench.reactor->wait((*writer)->close()).has_value());
-  }
+    return path;
+  };
+  const std::string liar = log_of("liar", 4096);
   refused(liar, "contradicts itself");
+  refused(log_of("giant", 1ull << 62), "no size of a disk");
   refused(bench.dir.file("image"), "no log");
   refused(bench.dir.file("nothing"), "No such file");
   const std::string there = bench.dir.file("there", 10);

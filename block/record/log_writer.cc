@@ -27,11 +27,11 @@ Result<> prepare(const std::string& path) {
     return std::unexpected(std::move(error));
   }
   struct stat there {};
-  std::array<char, kMagic.size()> first{};
-  const bool known =
-      fstat(fd, &there) == 0 && S_ISREG(there.st_mode) &&
-      (there.st_size == 0 ||
-       (pread(fd, first.data(), first.size(), 0) == static_cast<ssize_t>(first.size()) && first == kMagic));
+  HeaderBytes first{};
+  const bool known = fstat(fd, &there) == 0 && S_ISREG(there.st_mode) &&
+                     (there.st_size == 0 ||
+                      (pread(fd, first.data(), first.size(), 0) == static_cast<ssize_t>(first.size()) &&
+                       decode_header(first)));
   close(fd);
   if (known) return {};
   return std::unexpected(
@@ -40,19 +40,23 @@ Result<> prepare(const std::string& path) {
 
 }  // namespace
 
-LogWriter::LogWriter(std::shared_ptr<Node> file, std::string path)
-    : file_(std::move(file)), path_(std::move(path)), growing_(file_->reactor()) {}
+LogWriter::LogWriter(std::shared_ptr<Node> file) : file_(std::move(file)), writing_(file_->reactor()) {}
 
 Task<Result<std::unique_ptr<LogWriter>>> LogWriter::create(Reactor& reactor, std::string path,
                                                            Header header) {
   if (auto prepared = prepare(path); !prepared) co_return std::unexpected(std::move(prepared.error()));
   auto file = FileNode::open(reactor, {.path = path, .grows = true, .locking = LockPolicy::On});
   if (!file) co_return std::unexpected(std::move(file.error()));
-  std::unique_ptr<LogWriter> writer(new LogWriter(std::move(*file), std::move(path)));
+  auto creating = create(std::shared_ptr<Node>(std::move(*file)), header);
+  co_return co_await creating;
+}
+
+Task<Result<std::unique_ptr<LogWriter>>> LogWriter::create(std::shared_ptr<Node> file, Header header) {
+  std::unique_ptr<LogWriter> writer(new LogWriter(std::move(file)));
   auto bytes = encode(header);
-  std::vector<iovec> parts(1, iovec{bytes.data(), bytes.size()});
+  const iovec part{bytes.data(), bytes.size()};
   auto begun = co_await writer->file_->resize(0);
-  if (begun) begun = co_await writer->write(std::move(parts), bytes.size());
+  if (begun) begun = co_await writer->write(std::span(&part, 1));
   if (begun) co_return writer;
   static_cast<void>(co_await writer->file_->close());  // the first error is the one to tell
   co_return std::unexpected(std::move(begun.error()));
@@ -65,59 +69,45 @@ Entry LogWriter::timed(Entry entry) const {
   return entry;
 }
 
-void LogWriter::note(const Entry& entry) {
-  EntryBytes bytes = encode(timed(entry));
-  seal(bytes, check_of(bytes));
-  noted_.insert(noted_.end(), bytes.begin(), bytes.end());
-}
-
 Task<Result<>> LogWriter::append(Entry entry, std::span<const std::byte> content) {
-  if (failure_) co_return std::unexpected(*failure_);
   EntryBytes bytes = encode(timed(entry));
   seal(bytes, check_of(check_of(bytes), content));
-  std::vector<std::byte> lead = std::exchange(noted_, {});
-  lead.insert(lead.end(), bytes.begin(), bytes.end());
-  const uint64_t padding = (kPadding - content.size() % kPadding) % kPadding;
-  std::vector<iovec> parts = {{lead.data(), lead.size()}};
   // A write does not change its buffers; iovec has no const.
-  if (!content.empty()) parts.push_back({const_cast<std::byte*>(content.data()), content.size()});
-  if (padding != 0) parts.push_back({const_cast<std::byte*>(kZeroes.data()), padding});
-  co_return co_await write(std::move(parts), lead.size() + content.size() + padding);
+  const std::array<iovec, 3> parts = {
+      {{bytes.data(), bytes.size()},
+       {const_cast<std::byte*>(content.data()), content.size()},
+       {const_cast<std::byte*>(kZeroes.data()), (kPadding - content.size() % kPadding) % kPadding}}};
+  Turns::Turn turn(writing_);
+  co_await turn;
+  if (failure_) co_return std::unexpected(*failure_);
+  co_return co_await write(parts);
 }
 
-Task<Result<>> LogWriter::write(std::vector<iovec> parts, uint64_t bytes) {
-  const uint64_t at = end_;
-  end_ += bytes;
-  auto grown = co_await grow(at + bytes);
-  if (!grown) co_return grown;
-  auto written = co_await file_->write(at, Buffers(parts, bytes), WriteFlags{});
+// The caller has the turn.
+Task<Result<>> LogWriter::write(std::span<const iovec> parts) {
+  const Buffers buffers(parts);
+  if (end_ + buffers.size > file_->size()) {
+    auto grown = co_await file_->resize(end_ + buffers.size + kGrowth);
+    if (!grown) co_return failed(*grown.error());
+  }
+  auto written = co_await file_->write(end_, buffers, WriteFlags{});
   if (!written) co_return failed(*written.error());
+  end_ += buffers.size;
   co_return written;
 }
 
-Task<Result<>> LogWriter::grow(uint64_t needed) {
-  if (needed <= file_->size()) co_return Result<>{};
-  Turns::Turn turn(growing_);
-  co_await turn;
-  if (failure_) co_return std::unexpected(*failure_);
-  if (needed <= file_->size()) co_return Result<>{};
-  auto grown = co_await file_->resize(needed + kGrowth);
-  if (!grown) co_return failed(*grown.error());
-  co_return grown;
-}
-
 Result<> LogWriter::failed(const Error& error) {
-  if (!failure_) {
-    failure_ = error;
-    failure_->operation = kOperation;
-    failure_->node = path_;
-    failure_->detail = "the log ends here, and its disk takes no more writes";
-  }
+  failure_ = error;
+  failure_->kind = ErrorKind::Io;
+  failure_->operation = kOperation;
+  failure_->node = file_->facts().name;
+  failure_->detail = "the log ends here, and its disk takes no more writes";
   return std::unexpected(*failure_);
 }
 
-Task<Result<>> LogWriter::close() {
-  auto result = co_await append({.type = EntryType::Close});
+Task<Result<>> LogWriter::close(bool in_order) {
+  Result<> result;
+  if (in_order) result = co_await append({.type = EntryType::Close});
   if (result) result = co_await file_->resize(end_);
   auto closed = co_await file_->close();
   if (result && !closed) result = std::move(closed);

@@ -1,10 +1,10 @@
-// LogWriter: puts entries into a log file (record_log.h), through a file node on the disk's own reactor.
+// LogWriter: puts entries into a log file (record_log.h), one after the other, through a file node on the
+// disk's own reactor.
 //
-// Memory: what an entry carries is the caller's; completions gather until the next entry that waits, 48 bytes
-// each. The file grows in steps, ahead of what is written, so a log whose writer was killed ends in zeroes.
+// The file grows in steps, ahead of what is written, so a log whose writer was killed ends in zeroes.
 //
 // After an error nothing more is written, since what follows a gap could not be read: every later append()
-// fails with that error too.
+// fails with that error too. It is no NoSpace, whatever the host said: that would be an error which passes.
 //
 // Threading: the reactor only.
 #pragma once
@@ -13,7 +13,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "block/filters/turn.h"
 #include "block/node.h"
@@ -25,30 +24,26 @@ class LogWriter {
  public:
   /// Makes the file, or replaces one that is empty or a log; Invalid for any other. Locks it. Blocks.
   static Task<Result<std::unique_ptr<LogWriter>>> create(Reactor& reactor, std::string path, Header header);
+  /// The same over a node that is open and whose content is replaced. On an error it is closed.
+  static Task<Result<std::unique_ptr<LogWriter>>> create(std::shared_ptr<Node> file, Header header);
 
   /// Logs `entry`, whose content (Entry::content() bytes) is `content`. Its place in the order of events is
-  /// that of the call; it is in the file, for the page cache to write, when this returns.
+  /// that of the call. When this returns, it and all before it are in the file, for the page cache to write.
   Task<Result<>> append(Entry entry, std::span<const std::byte> content = {});
-  /// The same without waiting: in the file with the next append().
-  void note(const Entry& entry);
-  /// Once, after the last of these. With the file closed, an error of any of them is told here too.
-  Task<Result<>> close();
-
-  uint64_t bytes() const { return end_; }
+  /// Ends the log in order, or with `in_order` false as if its writer had been killed, and closes the file.
+  /// Once, after the last append(). An error of any of them is told here too.
+  Task<Result<>> close(bool in_order = true);
 
  private:
-  LogWriter(std::shared_ptr<Node> file, std::string path);
-  Task<Result<>> write(std::vector<iovec> parts, uint64_t bytes);
-  Task<Result<>> grow(uint64_t needed);
+  explicit LogWriter(std::shared_ptr<Node> file);
+  Task<Result<>> write(std::span<const iovec> parts);
   Result<> failed(const Error& error);
   Entry timed(Entry entry) const;
 
   std::shared_ptr<Node> file_;
-  std::string path_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  std::vector<std::byte> noted_;
-  uint64_t end_ = 0;  // of what has its place
-  Turns growing_;
+  uint64_t end_ = 0;  // of what is written
+  Turns writing_;
   std::optional<Error> failure_;
 };
 

@@ -1,10 +1,10 @@
 #include "block/record/record_log.h"
 
-#include <endian.h>
 #include <zlib.h>
 
-#include <algorithm>
 #include <cstring>
+
+#include "block/record/little_endian.h"
 
 namespace spindle::record {
 namespace {
@@ -15,25 +15,6 @@ constexpr std::size_t kVersionAt = 8, kHeaderBytesAt = 12, kSizeAt = 16, kRealti
 constexpr std::size_t kTypeAt = 0, kOperationAt = 1, kFlagsAt = 2, kCheckAt = 4, kIdAt = 8, kOffsetAt = 16,
                       kLengthAt = 24, kTimeAt = 32, kErrorAt = 40;
 constexpr uint8_t kFua = 1, kUnmap = 2;
-
-void put32(std::byte* at, uint32_t value) {
-  value = htole32(value);
-  std::memcpy(at, &value, sizeof value);
-}
-void put64(std::byte* at, uint64_t value) {
-  value = htole64(value);
-  std::memcpy(at, &value, sizeof value);
-}
-uint32_t get32(const std::byte* at) {
-  uint32_t value;
-  std::memcpy(&value, at, sizeof value);
-  return le32toh(value);
-}
-uint64_t get64(const std::byte* at) {
-  uint64_t value;
-  std::memcpy(&value, at, sizeof value);
-  return le64toh(value);
-}
 
 bool is_operation(Operation operation) {
   return operation >= Operation::Write && operation <= Operation::Resize;

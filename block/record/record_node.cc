@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <new>
-
-#include "block/protocols/bounce_pool.h"
 
 namespace spindle {
 namespace {
@@ -14,50 +11,42 @@ using record::Entry;
 using record::EntryType;
 using record::Operation;
 
-constexpr uint64_t kBasePiece = 1 << 20;
-constexpr std::align_val_t kAlignment{4096};  // what O_DIRECT asks for at most
-
-// A copy of what is to be written. No memory for it is an error of the request.
-class Copy {
- public:
-  explicit Copy(uint64_t bytes)
-      : bytes_(bytes), memory_(static_cast<std::byte*>(operator new(bytes, kAlignment, std::nothrow))) {}
-  Copy(const Copy&) = delete;
-  Copy& operator=(const Copy&) = delete;
-  ~Copy() { operator delete(memory_, kAlignment); }
-
-  bool failed() const { return memory_ == nullptr; }
-  std::byte* data() const { return memory_; }
-  std::span<std::byte> bytes() const { return {memory_, bytes_}; }
-  iovec part() const { return {memory_, bytes_}; }
-
- private:
-  uint64_t bytes_;
-  std::byte* memory_;
-};
+Error no_memory(const char* operation, const Node& child, uint64_t offset) {
+  return Error::from_errno(ENOMEM, operation, child.facts().name, offset);
+}
 
 }  // namespace
 
 RecordNode::RecordNode(std::shared_ptr<Node> child, std::unique_ptr<record::LogWriter> log)
-    : Node(child->reactor()), child_(std::move(child)), log_(std::move(log)) {}
+    : Node(child->reactor()), child_(std::move(child)), log_(std::move(log)), copies_(reactor()) {}
+
+record::Header RecordNode::header_of(const Node& child) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return {
+      .size = child.size(),
+      .realtime = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count())};
+}
 
 Task<Result<std::shared_ptr<Node>>> RecordNode::open(std::shared_ptr<Node> child, std::string path) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const record::Header header{
-      .size = child->size(),
-      .realtime = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count())};
-  auto log = co_await record::LogWriter::create(child->reactor(), std::move(path), header);
+  auto log = co_await record::LogWriter::create(child->reactor(), std::move(path), header_of(*child));
   if (!log) co_return std::unexpected(std::move(log.error()));
-  std::shared_ptr<RecordNode> node(new RecordNode(std::move(child), std::move(*log)));
+  auto opening = open(std::move(child), std::move(*log));
+  co_return co_await opening;
+}
+
+Task<Result<std::shared_ptr<Node>>> RecordNode::open(std::shared_ptr<Node> child,
+                                                     std::unique_ptr<record::LogWriter> log) {
+  std::shared_ptr<RecordNode> node(new RecordNode(std::move(child), std::move(log)));
   auto base = co_await node->log_base();
   if (base) co_return node;
-  static_cast<void>(co_await node->log_->close());  // the first error is the one to tell
+  static_cast<void>(co_await node->log_->close(false));  // the first error is the one to tell
   co_return std::unexpected(std::move(base.error()));
 }
 
 Task<Result<>> RecordNode::log_base() {
-  const Copy piece(kBasePiece);
-  if (piece.failed()) co_return std::unexpected(Error::from_errno(ENOMEM, "record", facts().name));
+  BouncePool::Buffer piece(copies_);
+  co_await piece;
+  if (!piece.data()) co_return std::unexpected(no_memory("record", *child_, 0));
   const uint64_t size = child_->size();
   for (uint64_t at = 0; at < size;) {
     auto extent = co_await child_->map(at, size - at);
@@ -68,12 +57,12 @@ Task<Result<>> RecordNode::log_base() {
       continue;
     }
     while (at < end) {
-      const uint64_t length = std::min(kBasePiece, end - at);
+      const std::size_t length = std::min<uint64_t>(BouncePool::kBufferBytes, end - at);
       const iovec part{piece.data(), length};
       auto read = co_await child_->read(at, Buffers(std::span(&part, 1), length));
       if (!read) co_return read;
       auto logged = co_await log_->append({.type = EntryType::Base, .offset = at, .length = length},
-                                          piece.bytes().first(length));
+                                          {piece.data(), length});
       if (!logged) co_return logged;
       at += length;
     }
@@ -88,25 +77,34 @@ Task<Result<>> RecordNode::logged(Entry entry, std::span<const std::byte> conten
   auto result = co_await start();
   int number = 0;
   if (!result) number = result.error()->number != 0 ? result.error()->number : EIO;
-  log_->note({.type = EntryType::Complete, .operation = entry.operation, .id = entry.id, .error = number});
+  auto ended = co_await log_->append(
+      {.type = EntryType::Complete, .operation = entry.operation, .id = entry.id, .error = number});
+  if (result && !ended) co_return ended;
   co_return result;
 }
 
 Task<Result<>> RecordNode::write(uint64_t offset, Buffers buffers, WriteFlags flags) {
   SPINDLE_CO_TRY(check_range("write", offset, buffers.size));
-  const Copy copy(buffers.size);
-  if (copy.failed()) co_return std::unexpected(Error::from_errno(ENOMEM, "write", facts().name, offset));
-  copy_from(buffers, 0, copy.data(), buffers.size);
-  const iovec part = copy.part();
-  const Entry entry{.type = EntryType::Submit,
-                    .operation = Operation::Write,
-                    .fua = flags.fua,
-                    .id = ++last_id_,
-                    .offset = offset,
-                    .length = buffers.size};
-  co_return co_await logged(entry, copy.bytes(), [&] {
-    return child_->write(offset, Buffers(std::span(&part, 1), buffers.size), flags);
-  });
+  for (uint64_t done = 0; done < buffers.size;) {
+    BouncePool::Buffer copy(copies_);
+    co_await copy;
+    if (!copy.data()) co_return std::unexpected(no_memory("write", *child_, offset + done));
+    const std::size_t length = std::min<uint64_t>(BouncePool::kBufferBytes, buffers.size - done);
+    copy_from(buffers, done, copy.data(), length);
+    const iovec part{copy.data(), length};
+    const Entry entry{.type = EntryType::Submit,
+                      .operation = Operation::Write,
+                      .fua = flags.fua,
+                      .id = ++last_id_,
+                      .offset = offset + done,
+                      .length = length};
+    auto written = co_await logged(entry, {copy.data(), length}, [&] {
+      return child_->write(entry.offset, Buffers(std::span(&part, 1), length), flags);
+    });
+    if (!written) co_return written;
+    done += length;
+  }
+  co_return Result<>{};
 }
 
 Task<Result<>> RecordNode::write_zeroes(uint64_t offset, uint64_t length, ZeroFlags flags) {

@@ -72,6 +72,7 @@ struct NodeFacts {
   uint32_t request_alignment = 1;    ///< offsets and lengths aligned to this need no read-modify-write
   uint32_t memory_alignment = 1;     ///< buffers aligned to this need no bounce
   uint32_t discard_granularity = 0;  ///< 0: discard does nothing here
+  uint32_t cluster_size = 0;         ///< the unit a format allocates in, bytes; 0: it allocates nothing
   bool supports_fua = false;
   bool supports_zeroes = false;  ///< write_zeroes is more than writing zero buffers
   bool discard_zeroes = false;   ///< a discarded range reads as zeroes

@@ -2,6 +2,7 @@
 
 #include "block/parse.h"
 #include "formats/raw_node.h"
+#include "formats/vdi/register.h"
 
 namespace spindle {
 namespace {
@@ -25,6 +26,7 @@ Task<Result<std::shared_ptr<Node>>> open_raw(std::shared_ptr<Node> child, Format
 
 void register_formats(FormatRegistry& registry) {
   registry.add(Format{.name = "raw", .option_keys = {"offset", "size"}, .grows = false, .open = open_raw});
+  registry.add(vdi::format());
 }
 
 }  // namespace spindle

@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "block/record/little_endian.h"
+#include "block/little_endian.h"
 
 namespace spindle::record {
 namespace {

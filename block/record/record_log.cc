@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "block/record/little_endian.h"
+#include "block/little_endian.h"
 
 namespace spindle::record {
 namespace {

@@ -143,7 +143,8 @@ class ModelCheck {
       case Operation::Write:
         return node_.write(operation.offset, buffers, {.fua = operation.fua && node_.facts().supports_fua});
       case Operation::Zero:
-        return node_.write_zeroes(operation.offset, operation.length, {.fua = operation.fua});
+        return node_.write_zeroes(operation.offset, operation.length,
+                                  {.fua = operation.fua && node_.facts().supports_fua});
       case Operation::Unmap:
         return node_.write_zeroes(operation.offset, operation.length, {.unmap = true});
       case Operation::Discard:

@@ -1,4 +1,4 @@
-// Numbers in the files of this room, which are little endian.
+// Numbers in files, which are little endian in all of ours.
 #pragma once
 
 #include <endian.h>
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace spindle::record {
+namespace spindle {
 
 inline void put32(std::byte* at, uint32_t value) {
   value = htole32(value);
@@ -28,4 +28,4 @@ inline uint64_t get64(const std::byte* at) {
   return le64toh(value);
 }
 
-}  // namespace spindle::record
+}  // namespace spindle

@@ -74,6 +74,20 @@ BadState make_bad_state(Laboratory& laboratory, const Choices& choices, const Fi
   return state;
 }
 
+BadState minimised_state(Reactor& reactor, const History& history, const Subject& subject,
+                         const StateKey& key, Corruption kind, Tearing tearing, Depth depth) {
+  Laboratory laboratory(reactor, history, subject, tearing, depth);
+  laboratory.move_to(key.point);
+  const Choices small = minimise(laboratory, key.choices, kind);
+  const Verdict verdict = laboratory.judge(small, true);
+  const auto found = std::ranges::find(verdict.findings, kind, &Finding::kind);
+  BadState state =
+      make_bad_state(laboratory, small, found == verdict.findings.end() ? Finding{.kind = kind} : *found);
+  state.point = key.point;
+  state.depth = depth;
+  return state;
+}
+
 Verdict judge(Reactor& reactor, BadState& state, const Subject& subject) {
   ContentStore contents(state.contents.get());
   SectorImage image(state.settled, contents);

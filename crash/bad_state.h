@@ -42,6 +42,10 @@ struct BadState {
 /// A state of the laboratory's point, with all it depends on. The fields before `kind` are the caller's.
 BadState make_bad_state(Laboratory& laboratory, const Choices& choices, const Finding& finding);
 
+/// That, of a state that was found with this kind of corruption, made as small as it goes.
+BadState minimised_state(Reactor& reactor, const History& history, const Subject& subject,
+                         const StateKey& key, Corruption kind, Tearing tearing, Depth depth);
+
 /// Replaces the file.
 Result<> save(const BadState& state, const std::string& path);
 /// Invalid: no such file of this version, with what is wrong with it.

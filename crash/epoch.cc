@@ -157,12 +157,16 @@ uint64_t EpochCursor::combinations() const {
 std::vector<ByteSpan> EpochCursor::parts_of(std::size_t index, const Choices& choices) const {
   const Doubt& doubt = doubts_[index];
   const Variant& variant = doubt.variants[choices[index]];
+  if (!history_.operations[doubt.operation].took_effect) return {};
   std::vector<ByteSpan> parts = variant.parts;
   for (std::size_t i = 0; variant.under != 0 && i < doubt.together.size() && i < 32; ++i) {
     if ((variant.under >> i & 1) == 0) continue;
+    // Only where the other one is still on top: what has since been put over it may not lie under this one.
     const std::size_t over = doubt.together[i];
-    if (history_.operations[doubts_[over].operation].took_effect)
-      subtract(doubts_[over].variants[choices[over]].parts, parts);
+    std::vector<ByteSpan> visible = parts_of(over, choices);
+    for (std::size_t between = over + 1; between < index && !visible.empty(); ++between)
+      subtract(parts_of(between, choices), visible);
+    subtract(visible, parts);
   }
   return parts;
 }

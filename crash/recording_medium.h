@@ -19,6 +19,7 @@
 
 #include "block/node.h"
 #include "crash/history.h"
+#include "crash/run.h"
 
 namespace spindle::crash {
 
@@ -67,5 +68,20 @@ class RecordingMedium final : public Node {
   SectorImage live_;
   std::vector<std::coroutine_handle<>> held_;
 };
+
+/// Runs `task` to its end while the medium lets operations go on, one after the other.
+template <typename T>
+T run_over(RecordingMedium& medium, Task<T> task) {
+  std::optional<T> value;
+  spawn(std::move(task), [&value](T result) { value.emplace(std::move(result)); });
+  run_now(medium.reactor(), [](RecordingMedium& m, const std::optional<T>& v) -> Task<bool> {
+    while (!v) {
+      if (m.pending()) m.complete_one();
+      co_await m.reactor().yield();
+    }
+    co_return true;
+  }(medium, value));
+  return std::move(*value);
+}
 
 }  // namespace spindle::crash

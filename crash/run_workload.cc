@@ -127,21 +127,6 @@ class Guest {
   std::optional<BoxedError> first_error_;
 };
 
-// Runs `task` while the medium lets operations go on, one after the other.
-template <typename T>
-T run_over(RecordingMedium& medium, Task<T> task) {
-  std::optional<T> value;
-  spawn(std::move(task), [&value](T result) { value.emplace(std::move(result)); });
-  run_now(medium.reactor(), [](RecordingMedium& m, const std::optional<T>& v) -> Task<bool> {
-    while (!v) {
-      if (m.pending()) m.complete_one();
-      co_await m.reactor().yield();
-    }
-    co_return true;
-  }(medium, value));
-  return std::move(*value);
-}
-
 // Where the image keeps the guest's data, as far as it says.
 void note_data(RecordingMedium& medium, Node& node, History& history) {
   const uint64_t size = node.size();

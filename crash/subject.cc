@@ -18,6 +18,15 @@ Task<Result<>> create_by_size(std::shared_ptr<Node> file, uint64_t size) {
 
 }  // namespace
 
+FormatOptions small_blocks(const Format& format, FormatOptions options) {
+  constexpr const char* kSmall = "4096";
+  for (const char* key : {"block_size", "cluster_size"}) {
+    if (std::ranges::find(format.create_options, key, &CreateOptionHelp::key) != format.create_options.end())
+      options.try_emplace(key, kSmall);
+  }
+  return options;
+}
+
 Result<Subject> subject_of(const Format& format, const FormatOptions& options) {
   FormatOptions for_open, for_create;
   Subject subject{.name = format.name, .create = {}, .open = {}};
@@ -45,6 +54,7 @@ Result<Subject> subject_of(const Format& format, const FormatOptions& options) {
     subject.create = create_by_size;
   }
   subject.check = format.check;
+  subject.sized_by_file = !format.check;
   subject.compact = format.compact;
   return subject;
 }

@@ -1,9 +1,10 @@
-// `spindle crash`: works with the logs of disks that were recorded (`--disk ...,record=F`).
-// docs/recording.md is the user's page.
+// `spindle crash`, and its export: works with the logs of disks that were recorded (`--disk ...,record=F`).
+// docs/recording.md is the user's page. What explores is in crash_explore.cc.
 #include <fmt/format.h>
 
 #include "block/record/dm_log_writes.h"
 #include "tools/command.h"
+#include "tools/crash_commands.h"
 #include "vmm/output.h"
 
 namespace spindle::tools {
@@ -35,7 +36,8 @@ int export_log(const ExportOptions& options) {
 }  // namespace
 
 void add_crash_command(CLI::App& app, Action& action) {
-  CLI::App* crash = app.add_subcommand("crash", "Work with the logs of recorded disks");
+  CLI::App* crash =
+      app.add_subcommand("crash", "What power cuts may leave of an image, and the logs of recorded disks");
   crash->require_subcommand(1);
   auto options = std::make_shared<ExportOptions>();
   CLI::App* command =
@@ -46,6 +48,7 @@ void add_crash_command(CLI::App& app, Action& action) {
   command->add_option("LOG", options->log, "The log")->required();
   command->add_option("OUTPUT", options->output, "The file to make")->required();
   command->callback([&action, options] { action = [options] { return export_log(*options); }; });
+  add_crash_explore(*crash, action);
 }
 
 }  // namespace spindle::tools

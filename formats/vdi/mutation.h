@@ -13,7 +13,6 @@ enum class Mutation : uint8_t {
   AllPlacesReady,       ///< pointers to space that was just made need no barrier
   HolesNotZeroed,       ///< space that is used again keeps what it held
   ReuseBeforeBarrier,   ///< space is used again though the durable map may point to it
-  MarkBeforeData,       ///< an entry may be written before its first data has arrived
   CloseCountTooLow,     ///< closing lowers the allocated count below the highest place
   CloseCutsTooMuch,     ///< closing cuts the last block off
   MoveWithoutBarrier,   ///< a block's entry goes to its new place before the copy is durable

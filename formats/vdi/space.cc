@@ -18,7 +18,7 @@ Space::Space(Node& file, const Header& header, const std::vector<uint32_t>& used
       barrier_(std::move(barrier)),
       turns_(file.reactor()),
       limit_(header.blocks),
-      step_(std::max<uint64_t>(options.step / header.block_size, 1)),
+      step_(options.ahead ? std::max<uint64_t>(options.step / header.block_size, 1) : 1),
       next_(used.empty() ? 0 : uint64_t{used.back()} + 1),
       first_(next_),
       grown_(next_) {

@@ -36,7 +36,7 @@ class Space {
  public:
   struct Options {
     uint64_t step = 64 << 20;  ///< bytes that the file grows ahead
-    bool ahead = true;         ///< whether the allocated count runs ahead with it
+    bool ahead = true;         ///< else the file grows by what is needed, as does the allocated count
     Mutation mutation = Mutation::None;
   };
 

@@ -145,7 +145,6 @@ Task<Result<>> VdiNode::place_blocks(uint32_t first, uint32_t last) {
     while (!vdi::is_place((*map_)[block])) {
       if (const auto place = space_->take()) {
         map_->assign(block, *place);
-        if (options_.mutation == Mutation::MarkBeforeData) mark(block);
         break;
       }
       auto room = co_await space_->make_room();

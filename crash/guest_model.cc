@@ -37,7 +37,7 @@ GuestModel::GuestModel(const History& history) : store_(history.contents.get()) 
         break;
       case GuestEvent::Kind::Resize:
         sizes_.push_back({event.submitted, event.completed, durable, event.length});
-        if (event.length < event.offset) add(event.length, event.offset, event, durable, false, false);
+        if (event.length > event.offset) zero_known(event.offset, event.length, event, durable);
         break;
       default:
         break;
@@ -96,6 +96,14 @@ void GuestModel::add(uint64_t from, uint64_t to, const GuestEvent& event, Positi
       content = store_->find(bytes.data());
     }
     versions.push_back({event.submitted, event.completed, durable, content, adds_only});
+  }
+}
+
+// Sectors that were never written are zeroes without being told.
+void GuestModel::zero_known(uint64_t from, uint64_t to, const GuestEvent& event, Position durable) {
+  for (auto& [sector, state] : sectors_) {
+    if (sector >= from / kSector && sector < (to + kSector - 1) / kSector)
+      state.versions.push_back({event.submitted, event.completed, durable, kZeroContent, false});
   }
 }
 

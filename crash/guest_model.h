@@ -12,8 +12,9 @@
 //       flushed by it, and what completes meanwhile pays its own flush
 //
 // Zero-writes are writes of zeroes. A discard makes zeroes legal and takes nothing away (D7). A write that
-// failed stays legal. A resize to a smaller size is a write of zeroes to all that it cuts off, and the sizes
-// themselves follow the same rule as contents do.
+// failed stays legal. A resize to a larger size is a write of zeroes to all that it adds; one to a smaller
+// size changes no content, so that whoever finds the old size finds what was there. The sizes themselves
+// follow the same rule as contents do.
 //
 // Threading: one thread a model; the history is only read.
 #pragma once
@@ -69,6 +70,7 @@ class GuestModel {
 
   void add(uint64_t from, uint64_t to, const GuestEvent& event, Position durable, bool pattern,
            bool adds_only);
+  void zero_known(uint64_t from, uint64_t to, const GuestEvent& event, Position durable);
   Position durable_from(const History& history, std::size_t index) const;
 
   static constexpr ContentId kZero = kZeroContent;

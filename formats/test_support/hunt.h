@@ -19,13 +19,34 @@ struct Hunt {
   uint64_t steps = 120;
   uint64_t states = 3000;  ///< of a history
   bool both_cache_modes = true;
-  bool runs_dry = false;  ///< errors of the workload itself are findings too
+  /// A disk of so many bytes with this allocation unit, in place of one of 64 units.
+  uint64_t disk_bytes = 0;
+  uint64_t block = 0;
 };
+
+/// One history over a disk of its own size.
+inline std::optional<std::string> caught_in_disk(Reactor& reactor, const crash::Subject& subject,
+                                                 const Hunt& hunt, const std::string& workload,
+                                                 uint64_t seed) {
+  const auto steps = crash::make_program(workload, hunt.disk_bytes, hunt.block, hunt.steps, seed);
+  const auto history =
+      crash::record_steps(reactor, subject, steps, hunt.disk_bytes, {.seed = seed, .medium = {}});
+  REQUIRE_MESSAGE(history.has_value(), (history ? "" : history.error()->message()));
+  const auto found = crash::explore(*history, subject, {.seed = seed, .states = hunt.states});
+  REQUIRE(found.has_value());
+  if (found->corrupt == 0) return std::nullopt;
+  return fmt::format("{}, seed {}: {} states, {}", workload, seed, found->corrupt,
+                     crash::to_string(found->examples.begin()->first));
+}
 
 /// Where and how it shows, in words; nullopt if it does not.
 inline std::optional<std::string> caught(Reactor& reactor, const crash::Subject& subject, const Hunt& hunt) {
   for (uint64_t seed = 1; seed <= hunt.seeds; ++seed) {
     for (const std::string& workload : hunt.workloads) {
+      if (hunt.disk_bytes != 0) {
+        if (auto how = caught_in_disk(reactor, subject, hunt, workload, seed)) return how;
+        continue;
+      }
       for (const bool write_back : {true, false}) {
         if (!write_back && !hunt.both_cache_modes) continue;
         std::string finding;
@@ -37,7 +58,6 @@ inline std::optional<std::string> caught(Reactor& reactor, const crash::Subject&
         };
         const auto result = crash::run_campaign(reactor, subject, options);
         if (!result) {
-          if (hunt.runs_dry) return fmt::format("{}, seed {}: {}", workload, seed, result.error()->message());
           FAIL_CHECK(subject.name << ", " << workload << ": " << result.error()->message());
           return std::nullopt;
         }

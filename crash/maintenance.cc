@@ -85,7 +85,9 @@ Result<History> record_maintenance(Reactor& reactor, const Subject& subject, std
   };
   // A subject that loses data has states that cannot be opened; maintenance is shown on one that can.
   choose(3);
-  if (laboratory.judge(choices, false).has(Corruption::WillNotOpen)) std::ranges::fill(choices, 0);
+  // Nor does compacting begin on one that has to be repaired.
+  const Verdict found = laboratory.judge(choices, false);
+  if (found.has(Corruption::WillNotOpen) || (compacts && found.corrupt())) std::ranges::fill(choices, 0);
   laboratory.cursor().apply_all(choices);
 
   History history;

@@ -18,11 +18,16 @@ def run(context):
 
 
 def _cut(context, device, bus, *, cache, mode, fsync_every, kill_after):
-    write_through = (cache == "writethrough") if mode == "configured" else mode == "off"
-    name = f"{bus} cache={cache}, cache {mode} in the guest"
     image = context.image(f"cut-{bus}-{cache}-{mode}.img")
     disk = guestrun.Disk(image, bus=bus, cache=cache, options=("volatile=on",))
-    with context.machine([disk], f"cut-{bus}-{cache}-{mode}", scenario="powercut",
+    cut(context, disk, f"{bus} cache={cache}, cache {mode} in the guest", device=device, mode=mode, fsync_every=fsync_every,
+        kill_after=kill_after)
+
+
+def cut(context, disk, name, *, device, mode, fsync_every, kill_after, raw=lambda image: image):
+    """`raw`: what the guest would find on the image, as a file."""
+    write_through = (disk.cache == "writethrough") if mode == "configured" else mode == "off"
+    with context.machine([disk], f"{disk.file.name}-cut", scenario="powercut",
                          parameters={"disk": device, "mode": mode, "count": COUNT, "fsync_every": fsync_every}) as machine:
         machine.expect("sync", phase="ready")
         machine.resume()
@@ -33,7 +38,7 @@ def _cut(context, device, bus, *, cache, mode, fsync_every, kill_after):
             return
         machine.kill()
         acknowledged, synced = machine.last("ACK"), machine.last("SYNC")
-    left = guestrun.records(context.images, image, count=COUNT)
+    left = guestrun.records(context.images, raw(disk.file), count=COUNT)
     promised = acknowledged if write_through else synced
     kept = _unbroken(left["ranges"])
     if promised < 10:

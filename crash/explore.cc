@@ -78,7 +78,8 @@ class Explorer {
       const auto outcome = enumerate(
           cursor, history_, image, shares_[index], mix(options_.seed) ^ index, [&](const Choices& choices) {
             mine.distinct.insert(image.hash());
-            const Verdict verdict = judge.judge(history_.has_guest ? &model : nullptr, false);
+            Verdict verdict = judge.judge(history_.has_guest ? &model : nullptr, false);
+            verdict.kinds &= ~history_.wrong_before;
             ++mine.judged;
             if (options_.progress) options_.progress->fetch_add(1, std::memory_order_relaxed);
             count(mine, verdict, {points_[index], choices});

@@ -89,6 +89,8 @@ struct History {
   uint64_t guest_size = 0;  ///< bytes of the disk at the start
   /// Content of guest sectors at the start that are not zeroes.
   std::vector<std::pair<uint64_t, ContentId>> guest_start;
+  /// Bit i: Corruption i (verdict.h) was there when the recording began, so that no state is to blame for it.
+  uint32_t wrong_before = 0;
   Position end = 1;  ///< behind the last event; 0 is before all
   /// Bytes of the file that hold guest data at the end, as far as the format says: for sampling.
   std::vector<ByteSpan> data_spans;

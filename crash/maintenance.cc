@@ -83,14 +83,23 @@ Result<History> record_maintenance(Reactor& reactor, const Subject& subject, std
       choices[i] = static_cast<uint16_t>(there && !variants[0].whole && variants.size() > 1 ? 1 : 0);
     }
   };
-  // A subject that loses data has states that cannot be opened; maintenance is shown on one that can.
+  // A subject whose order is wrong has states that cannot be opened, or are no work for compact.
   choose(3);
-  // Nor does compacting begin on one that has to be repaired.
-  const Verdict found = laboratory.judge(choices, false);
-  if (found.has(Corruption::WillNotOpen) || (compacts && found.corrupt())) std::ranges::fill(choices, 0);
+  Verdict left = laboratory.judge(choices, false);
+  if (left.has(Corruption::WillNotOpen) || (compacts && left.corrupt())) {
+    std::ranges::fill(choices, 0);
+    left = laboratory.judge(choices, false);
+  }
+  if (left.has(Corruption::WillNotOpen) || (compacts && left.corrupt())) {
+    return std::unexpected(Error{.kind = ErrorKind::NotSupported,
+                                 .operation = "crash workload",
+                                 .node = std::string(job),
+                                 .detail = "what the power cut left is too damaged; take another seed"});
+  }
   laboratory.cursor().apply_all(choices);
 
   History history;
+  history.wrong_before = left.kinds;
   copy_image(laboratory.image(), history);
   history.has_guest = true;
   SPINDLE_TRY(read_guest(reactor, subject, history));

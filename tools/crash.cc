@@ -49,6 +49,7 @@ void add_crash_command(CLI::App& app, Action& action) {
   command->add_option("OUTPUT", options->output, "The file to make")->required();
   command->callback([&action, options] { action = [options] { return export_log(*options); }; });
   add_crash_explore(*crash, action);
+  add_crash_table(*crash, action);
 }
 
 }  // namespace spindle::tools

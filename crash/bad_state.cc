@@ -55,8 +55,8 @@ BadState make_bad_state(Laboratory& laboratory, const Choices& choices, const Fi
     for (auto& piece : operation.pieces) piece.content = move(piece.content);
     state.doubts.push_back({std::move(operation), std::move(parts)});
   }
-  const std::size_t submitted = doubts.empty() ? history.operations.size() : doubts.back().operation + 1;
-  for (std::size_t i = submitted; i-- > 0 && state.settled_last.size() < kLastSettled;) {
+  for (std::size_t i = laboratory.cursor().submitted();
+       i-- > 0 && state.settled_last.size() < kLastSettled;) {
     if (!in_doubt[i] && history.operations[i].changes())
       state.settled_last.insert(state.settled_last.begin(), describe(history.operations[i]));
   }
@@ -113,7 +113,7 @@ std::string explain(const BadState& state) {
                       state.settled.size());
   for (const std::string& line : state.settled_last) text += "  " + line + "\n";
   if (state.settled_last.empty()) text += "  nothing since the image was opened\n";
-  text += "In doubt was the following, in the order of submission:\n";
+  text += "In doubt was the following, in the order of completion:\n";
   std::size_t missing = 0;
   const auto tell_missing = [&] {
     if (missing != 0) text += fmt::format("  {:>7}  {} more operations\n", "missing", missing);

@@ -1,10 +1,10 @@
 // Enumeration of an epoch's states: all of them while that is feasible, else a seeded sample in strata.
 //
-// All: the choices form a tree, doubt by doubt in the order of submission, and the image follows it, so a
+// All: the choices form a tree, doubt by doubt in the order of completion, and the image follows it, so a
 // state costs what changed since the one before.
 //
 // A sample: first what goes wrong first where an order is missing, then chance:
-//   prefixes and suffixes of the order of submission; each alone missing; each alone present; all metadata
+//   prefixes and suffixes of the order of completion; each alone missing; each alone present; all metadata
 //   without data and the reverse, and each prefix of the one with all of the other; each torn in each way,
 //   with all others present and with none; then random subsets of all densities, torn ones among them.
 //

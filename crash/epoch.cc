@@ -5,6 +5,10 @@
 namespace spindle::crash {
 namespace {
 
+// How many that an operation was in flight with are told apart; with more there are states that are not
+// looked at.
+constexpr std::size_t kMostTogether = 16;
+
 bool meet(const Operation& a, const Operation& b) {
   return a.span().overlaps(b.span());
 }
@@ -76,27 +80,32 @@ void EpochCursor::settle(Position point) {
 
 void EpochCursor::make_doubts(Position point) {
   doubts_.clear();
-  for (const std::size_t index : unsettled_) {
+  // Whatever must lie under another completed before it, so this order is one of those that are possible.
+  std::vector<std::size_t> order = unsettled_;
+  std::ranges::stable_sort(order, {},
+                           [&](std::size_t index) { return history_.operations[index].completed; });
+  for (const std::size_t index : order) {
     const Operation& operation = history_.operations[index];
     Doubt doubt{.operation = index, .forced = operation.durable < point, .together = {}, .variants = {}};
     if (operation.kind != Operation::Kind::Resize) {
       for (std::size_t i = 0; i < doubts_.size(); ++i) {
         const Operation& other = history_.operations[doubts_[i].operation];
-        if (other.kind != Operation::Kind::Resize && other.concurrent_with(operation) &&
-            meet(other, operation))
-          doubt.together.push_back(i);
+        if (other.kind == Operation::Kind::Resize || !other.concurrent_with(operation) ||
+            !meet(other, operation) || doubt.together.size() == kMostTogether)
+          continue;
+        // Of two that are durable the one that completed later lies on top.
+        if (!doubt.forced || !doubts_[i].forced) doubt.together.push_back(i);
       }
     }
-    doubt.variants = variants_of(operation, doubt.forced, doubt.together.size());
+    doubt.variants = variants_of(operation, doubt);
     doubts_.push_back(std::move(doubt));
   }
 }
 
-std::vector<Variant> EpochCursor::variants_of(const Operation& operation, bool forced,
-                                              std::size_t together) const {
+std::vector<Variant> EpochCursor::variants_of(const Operation& operation, const Doubt& doubt) const {
   std::vector<Variant> variants;
   if (!operation.took_effect) return {Variant{}};
-  if (!forced) variants.push_back({});
+  if (!doubt.forced) variants.push_back({});
   variants.push_back({.parts = {operation.span()}, .whole = true});
   const std::vector<ByteSpan> units = operation.kind == Operation::Kind::Resize
                                           ? std::vector<ByteSpan>{}
@@ -105,7 +114,7 @@ std::vector<Variant> EpochCursor::variants_of(const Operation& operation, bool f
   const auto between = [&](std::size_t from, std::size_t to) {
     return ByteSpan{units[from].from, units[to - 1].to};
   };
-  if (forced || count < 2) {
+  if (doubt.forced || count < 2) {
     // It does not tear.
   } else if (count <= tearing_.all_of) {
     for (uint32_t mask = 1; mask + 1 < 1u << count; ++mask) {
@@ -124,10 +133,10 @@ std::vector<Variant> EpochCursor::variants_of(const Operation& operation, bool f
     variants.push_back({.parts = {between(1, count)}});
     variants.push_back({.parts = {between(0, 1), between(count - 1, count)}});
   }
-  if (together == 0) return variants;
+  if (doubt.together.empty()) return variants;
   // Under all, under each, and of two or three all ways.
+  const auto many = static_cast<uint32_t>(doubt.together.size());
   std::vector<uint32_t> orders;
-  const auto many = static_cast<uint32_t>(std::min<std::size_t>(together, 31));
   if (many <= 3) {
     for (uint32_t mask = 1; mask < 1u << many; ++mask) orders.push_back(mask);
   } else {
@@ -135,12 +144,11 @@ std::vector<Variant> EpochCursor::variants_of(const Operation& operation, bool f
     for (uint32_t i = 0; i < many; ++i) orders.push_back(1u << i);
   }
   const std::size_t over = variants.size();
-  for (const uint32_t order : orders) {
+  for (const uint32_t under : orders) {
     for (std::size_t i = 0; i < over; ++i) {
       if (variants[i].parts.empty()) continue;
-      Variant under = variants[i];
-      under.under = order;
-      variants.push_back(std::move(under));
+      variants.push_back(variants[i]);
+      variants.back().under = under;
     }
   }
   return variants;
@@ -159,7 +167,7 @@ std::vector<ByteSpan> EpochCursor::parts_of(std::size_t index, const Choices& ch
   const Variant& variant = doubt.variants[choices[index]];
   if (!history_.operations[doubt.operation].took_effect) return {};
   std::vector<ByteSpan> parts = variant.parts;
-  for (std::size_t i = 0; variant.under != 0 && i < doubt.together.size() && i < 32; ++i) {
+  for (std::size_t i = 0; variant.under != 0 && i < doubt.together.size(); ++i) {
     if ((variant.under >> i & 1) == 0) continue;
     // Only where the other one is still on top: what has since been put over it may not lie under this one.
     const std::size_t over = doubt.together[i];

@@ -6,7 +6,7 @@
 //   512 bytes or at pages of 4096, whichever is asked for.
 // - Of two that meet in a place, one that had completed before the other was submitted never ends up on top
 //   of it. Two that were in flight together may be in either order.
-// - A resize is an operation like others, and whole; it stands where it was submitted.
+// - A resize is an operation like others, and whole; it stands where it completed.
 //
 // An operation that is durable is settled, that is, becomes part of the image under all states, once nothing
 // in doubt that it meets could lie under or over it. Until then it is listed as forced: always whole.
@@ -37,10 +37,11 @@ struct Variant {
 
 /// An operation of an epoch that is not settled.
 struct Doubt {
-  std::size_t operation = 0;          ///< of the history
-  bool forced = false;                ///< durable: it has reached the medium in whole
-  std::vector<std::size_t> together;  ///< earlier ones of the epoch that it meets and was in flight with
-  std::vector<Variant> variants;      ///< not at all and in whole come first, as far as they are possible
+  std::size_t operation = 0;  ///< of the history
+  bool forced = false;        ///< durable: it has reached the medium in whole
+  std::vector<std::size_t>
+      together;  ///< earlier ones in the list, which it meets, was in flight with and may lie under
+  std::vector<Variant> variants;  ///< not at all and in whole come first, as far as they are possible
 };
 
 /// Which variant of each doubt, in their order: a state.
@@ -60,7 +61,10 @@ class EpochCursor {
 
   /// Settles what is settled just before `point`. Points only ever rise.
   void move_to(Position point);
+  /// In the order of completion, those that have not completed last, by submission.
   const std::vector<Doubt>& doubts() const { return doubts_; }
+  /// How many of the history's operations had been submitted by the point.
+  std::size_t submitted() const { return next_; }
   /// How many choices there are, or the largest number if that is too small.
   uint64_t combinations() const;
   /// What of the doubt's operation is to be seen: its variant, but for what those that lie over it cover.
@@ -74,7 +78,7 @@ class EpochCursor {
  private:
   void settle(Position point);
   void make_doubts(Position point);
-  std::vector<Variant> variants_of(const Operation& operation, bool forced, std::size_t together) const;
+  std::vector<Variant> variants_of(const Operation& operation, const Doubt& doubt) const;
 
   const History& history_;
   SectorImage& image_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -133,6 +134,49 @@ TEST_CASE("cli: user errors are one line and status 2") {
 TEST_CASE("cli: without /dev/kvm the message says what to do") {
   if (access("/dev/kvm", F_OK) == 0) return test::skipped("there is a /dev/kvm");
   refused("run --kernel '" SPINDLE_BINARY "'", "with-kvm");
+}
+
+TEST_CASE("crash explore, table and replay: refusals are one line, results have exit statuses") {
+  const test::TempDir directory;
+  refused("crash explore --format nix", "there are");
+  refused("crash explore --workload nix", "nix");
+  refused("crash explore -o colour", "KEY=VALUE");
+  refused("crash explore -o colour=blue", "colour");
+  refused("crash explore --states 0", "states");
+  refused("crash explore --log '" + directory.file("missing") + "'", "missing");
+  refused("crash explore --workload random --log x", "--log");
+  refused("crash replay '" + directory.file("missing") + "'", "missing");
+
+  const std::string json = directory.file("out.json"), kept = directory.file("kept");
+  const test::Command clean = spindle("crash explore --workload fua --states 2000 --json '" + json + "'");
+  INFO(clean.output);
+  CHECK(clean.status == 0);
+  CHECK(clean.output.find("flushed-is-durable") != std::string::npos);
+  CHECK(std::filesystem::file_size(json) > 100);
+
+  const test::Command bad = spindle(
+      "crash explore --format vdi -o metadata-flush=none,block_size=4096 --workload sequential --states 2000 "
+      "--keep-bad '" +
+      kept + "'");
+  INFO(bad.output);
+  CHECK(bad.status == 1);
+  CHECK(bad.output.find("check-error") != std::string::npos);
+  int replayed = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kept)) {
+    const test::Command again = spindle("crash replay '" + entry.path().string() + "'");
+    INFO(again.output);
+    CHECK(again.status == 1);
+    CHECK(again.output.find("there") != std::string::npos);
+    CHECK(again.output.find("Now: ") != std::string::npos);
+    ++replayed;
+  }
+  CHECK(replayed > 0);
+
+  const test::Command table = spindle("crash table --states 4000 --qemu 0");
+  INFO(table.output);
+  CHECK(table.status == 0);
+  for (const char* word : {"raw", "ordered", "eager", "none", "writethrough", "distinct states in all"})
+    CHECK(table.output.find(word) != std::string::npos);
 }
 
 }  // namespace spindle

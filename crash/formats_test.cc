@@ -11,15 +11,19 @@
 namespace spindle::crash {
 namespace {
 
-Subject subject(const std::string& name, FormatOptions options, bool small = true) {
+Result<Subject> try_subject(const std::string& name, FormatOptions options, bool small) {
   FormatRegistry registry;
   register_formats(registry);
   const Format* format = registry.find(name);
   REQUIRE(format);
   if (small) options = small_blocks(*format, std::move(options));
-  auto made = subject_of(*format, options);
+  return subject_of(*format, options);
+}
+
+Subject subject(const std::string& name, FormatOptions options, bool small = true) {
+  auto made = try_subject(name, std::move(options), small);
   REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error()->message()));
-  return std::move(*made);
+  return *made;
 }
 
 CampaignResult run(const Subject& subject, bool write_back, uint64_t states, Tearing tearing = {}) {
@@ -31,8 +35,9 @@ CampaignResult run(const Subject& subject, bool write_back, uint64_t states, Tea
   };
   auto result = run_campaign(*reactor, subject, options);
   REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error()->message()));
-  MESSAGE(subject.name << (write_back ? " write-back: " : " write-through: ") << result->total.distinct.size()
-                       << " states, " << result->total.corrupt << " corrupt " << first);
+  MESSAGE(subject.name << std::string(write_back ? " write-back: " : " write-through: ")
+                       << result->total.distinct.size() << " states, " << result->total.corrupt << " corrupt "
+                       << first);
   return std::move(*result);
 }
 

@@ -37,6 +37,7 @@ GuestModel::GuestModel(const History& history) : store_(history.contents.get()) 
         break;
       case GuestEvent::Kind::Resize:
         sizes_.push_back({event.submitted, event.completed, durable, event.length});
+        if (event.length < event.offset) add(event.length, event.offset, event, durable, false, false, true);
         if (event.length > event.offset) zero_known(event.offset, event.length, event, durable);
         break;
       default:
@@ -84,7 +85,7 @@ Position GuestModel::durable_from(const History& history, std::size_t index) con
 }
 
 void GuestModel::add(uint64_t from, uint64_t to, const GuestEvent& event, Position durable, bool pattern,
-                     bool adds_only) {
+                     bool adds_only, bool silent) {
   for (uint64_t sector = from / kSector; sector < (to + kSector - 1) / kSector; ++sector) {
     auto& versions = sectors_[sector].versions;
     if (versions.empty()) versions.push_back({0, 0, 0, kZeroContent, false});
@@ -95,7 +96,7 @@ void GuestModel::add(uint64_t from, uint64_t to, const GuestEvent& event, Positi
       // It was put into the store when it was recorded; nothing is added here, where threads share it.
       content = store_->find(bytes.data());
     }
-    versions.push_back({event.submitted, event.completed, durable, content, adds_only});
+    versions.push_back({event.submitted, event.completed, durable, content, adds_only, silent});
   }
 }
 
@@ -127,6 +128,7 @@ void GuestModel::move_to(Position at) {
     for (const Version& version : state.versions) {
       if (version.submitted >= at && version.submitted != 0) continue;
       if (version.completed < superseded_before) continue;
+      if (version.silent && !(version.durable < at)) continue;
       if (std::ranges::find(state.legal, version.content) == state.legal.end())
         state.legal.push_back(version.content);
     }

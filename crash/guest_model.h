@@ -13,7 +13,8 @@
 //
 // Zero-writes are writes of zeroes. A discard makes zeroes legal and takes nothing away (D7). A write that
 // failed stays legal. A resize to a larger size is a write of zeroes to all that it adds; one to a smaller
-// size changes no content, so that whoever finds the old size finds what was there. The sizes themselves
+// size is one to what it cuts off, but cannot be seen before it is durable: whoever finds the old size finds
+// what was there. The sizes themselves
 // follow the same rule as contents do.
 //
 // Threading: one thread a model; the history is only read.
@@ -57,7 +58,8 @@ class GuestModel {
     Position completed;
     Position durable;
     ContentId content;
-    bool adds_only;  // a discard: takes nothing away
+    bool adds_only;       // a discard: takes nothing away
+    bool silent = false;  // a cut: not to be seen before it is durable, only what it takes away
   };
   struct SectorState {
     std::vector<Version> versions;
@@ -69,7 +71,7 @@ class GuestModel {
   };
 
   void add(uint64_t from, uint64_t to, const GuestEvent& event, Position durable, bool pattern,
-           bool adds_only);
+           bool adds_only, bool silent = false);
   void zero_known(uint64_t from, uint64_t to, const GuestEvent& event, Position durable);
   Position durable_from(const History& history, std::size_t index) const;
 

@@ -126,7 +126,8 @@ TEST_CASE("model: a size may be the old or the new one until it is durable; what
   story.add({.kind = Kind::Resize, .offset = 16 * kSector, .length = 0, .submitted = 30, .completed = 31});
   CHECK(story.sizes(30) == std::set<uint64_t>{16 * kSector});
   CHECK(story.sizes(31) == std::set<uint64_t>{0, 16 * kSector});
-  CHECK(story.legal(32) == Legal{0, 1});
+  // Whoever finds the old size finds what was there.
+  CHECK(story.legal(32) == Legal{1});
   story.add({.kind = Kind::Flush, .submitted = 40, .completed = 41});
   CHECK(story.sizes(42) == std::set<uint64_t>{0});
   CHECK(story.legal(42) == Legal{0});
@@ -140,7 +141,11 @@ TEST_CASE("model: what the disk held at the start is legal until something durab
   CHECK(story.legal(1, 3) == Legal{9});
   CHECK(story.legal(1, 4) == Legal{0});
   story.add({.kind = Kind::Resize, .offset = 16 * kSector, .length = 0, .submitted = 5, .completed = 6});
-  CHECK(story.legal(7, 3) == Legal{0, 9});
+  CHECK(story.legal(7, 3) == Legal{9});
+  story.add({.kind = Kind::Resize, .offset = 0, .length = 16 * kSector, .submitted = 8, .completed = 9});
+  CHECK(story.legal(10, 3) == Legal{0, 9});
+  story.add({.kind = Kind::Flush, .submitted = 11, .completed = 12});
+  CHECK(story.legal(13, 3) == Legal{0});
 }
 
 }  // namespace

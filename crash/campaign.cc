@@ -41,8 +41,10 @@ class Campaign {
   }
 
   Result<CampaignResult> run() {
-    // Rounds of all workloads with one seed. A round that brings next to nothing new ends it: all that these
-    // workloads can lead to has been seen.
+    // Rounds of all workloads with one seed. Many in a row that bring next to nothing new end it: all that
+    // these workloads can lead to has been seen.
+    constexpr unsigned kDryRounds = 20;
+    unsigned dry = 0;
     constexpr uint64_t kRounds = 16;
     const uint64_t share = std::max<uint64_t>(500, options_.states / (kRounds * workloads_.size()));
     for (uint64_t seed = options_.seed; !stopped(); ++seed) {
@@ -51,7 +53,8 @@ class Campaign {
         if (stopped()) break;
         SPINDLE_TRY(run_one(workload, seed, std::min(share, options_.states - states())));
       }
-      if (states() - before < options_.states / 1000 + 1) break;
+      dry = states() - before < options_.states / 1000 + 1 ? dry + 1 : 0;
+      if (dry == kDryRounds) break;
     }
     return std::move(result_);
   }
@@ -71,7 +74,9 @@ class Campaign {
                        ? record_maintenance(reactor_, subject_, workload, workload_options)
                        : record_program(reactor_, subject_, workload, workload_options, &result_.counts);
     if (!history) {
-      // A subject need not be able to do everything, unless that alone was asked for.
+      // What the seed's power cut left may be no work for a job; and a subject need not be able to do
+      // everything, unless that alone was asked for.
+      if (maintenance && history.error()->kind == ErrorKind::Corrupt) return {};
       if (history.error()->kind == ErrorKind::NotSupported && options_.workloads.size() != 1) return {};
       return std::unexpected(std::move(history.error()));
     }

@@ -64,7 +64,7 @@ Result<CampaignResult> run_campaign(Reactor& reactor, const Subject& subject, co
 /// The maintenance workloads' names: "repair-leaks", "repair-all", "compact".
 std::span<const std::string_view> maintenance_names();
 /// What a maintenance job does to the file, on an image that `program` and a power cut have left behind.
-/// NotSupported if the subject has no such job.
+/// NotSupported if the subject has no such job, Corrupt if what was left is too damaged for it.
 Result<History> record_maintenance(Reactor& reactor, const Subject& subject, std::string_view job,
                                    const WorkloadOptions& options);
 

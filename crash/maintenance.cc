@@ -90,17 +90,27 @@ Result<History> record_maintenance(Reactor& reactor, const Subject& subject, std
     std::ranges::fill(choices, 0);
     left = laboratory.judge(choices, false);
   }
-  if (left.has(Corruption::WillNotOpen) || (compacts && left.corrupt())) {
-    return std::unexpected(Error{.kind = ErrorKind::NotSupported,
-                                 .operation = "crash workload",
-                                 .node = std::string(job),
-                                 .detail = "what the power cut left is too damaged; take another seed"});
-  }
+  const auto too_damaged = [&] {
+    return std::unexpected(
+        BoxedError(Error{.kind = ErrorKind::Corrupt,
+                         .operation = "crash workload",
+                         .node = std::string(job),
+                         .detail = "what the power cut left is too damaged; take another seed"}));
+  };
+  if (left.has(Corruption::WillNotOpen) || (compacts && left.corrupt())) return too_damaged();
   laboratory.cursor().apply_all(choices);
 
   History history;
   history.wrong_before = left.kinds;
   copy_image(laboratory.image(), history);
+  // A job sees the image as it lies, without what opening it would mend.
+  if (subject.check) {
+    auto lies =
+        run_now(reactor, subject.check(std::make_shared<ImageNode>(reactor, history.base), Repair::None));
+    if (!lies) return too_damaged();
+    if (lies->corruptions != 0 && compacts) return too_damaged();
+    if (lies->corruptions != 0) history.wrong_before |= 1u << static_cast<unsigned>(Corruption::CheckError);
+  }
   history.has_guest = true;
   SPINDLE_TRY(read_guest(reactor, subject, history));
   auto medium_options = options.medium;

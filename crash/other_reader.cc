@@ -37,6 +37,7 @@ Result<ProgramRun> run_program(std::vector<std::string> words) {
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   pid_t child = 0;
@@ -209,6 +210,7 @@ Result<OtherCounts> ask_other_reader(OtherReader& reader, Reactor& reactor, cons
   std::mt19937_64 random(mix(seed) ^ 0x71656d75);
   const auto points = history.crash_points();
   std::vector<std::size_t> chosen;
+  chosen.reserve(states);
   for (uint64_t i = 0; i < states; ++i) chosen.push_back(random() % points.size());
   std::ranges::sort(chosen);
   OtherCounts counts;

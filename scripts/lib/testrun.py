@@ -20,7 +20,7 @@ import fuzzing
 import guesttests
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-GROUPS = ("unit", "asan", "tsan", "fuzz", "guests")
+GROUPS = ("unit", "asan", "tsan", "crash", "fuzz", "guests")
 TIME_LIMIT = 55 * 60     # seconds for everything (under 25 minutes are usual); what runs longer is ended and has failed
 CANNOT_DOWNLOAD = 75     # prepare-kernel's and prepare-guest's exit status: packages cannot be had now
 BUILDS = {
@@ -29,6 +29,8 @@ BUILDS = {
     "tsan": ("build-tsan", ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSPINDLE_SANITIZE=thread", "-DSPINDLE_BENCH=OFF"]),
 }
 FUZZ_SECONDS = 60        # for each target
+CRASH_STATES = 2_400_000  # distinct ones, in the table of all formats and orders
+SOAK_STATES = 100_000     # in each of a round's eight runs
 TSAN_LABEL = "threads"  # tests in which threads meet
 TSAN_SECONDS = "30"     # how long two vCPUs keep both disks busy under it
 ENVIRONMENT = os.environ | {
@@ -147,6 +149,20 @@ def run_programs(group: str, directory: Path, totals: Totals, label: str | None 
             + (f", exit status {status})" if status != 0 else ")"))
 
 
+def run_crash(totals: Totals) -> None:
+    """What power cuts may leave: all formats and orders, then a round of the soak, whose seeds are others."""
+    say("== crash: exploring")
+    for name, command in (("table", [ROOT / "build/spindle", "crash", "table", "--states", str(CRASH_STATES)]),
+                          ("soak", [ROOT / "scripts/crash-soak", "--rounds", "1", "--seed", "100001", "--states", str(SOAK_STATES)])):
+        start = time.monotonic()
+        output, status = run_limited(command, totals.left(TIME_LIMIT), cwd=ROOT)
+        totals.passed += status == 0
+        totals.failed += status != 0
+        totals.skips += [f"crash/{name}: {reason}" for reason in SKIP_LINE.findall(output)]
+        say(output.rstrip() if name == "table" or status != 0 else output.rstrip().splitlines()[-1])
+        say(f"   crash/{name}: {'passed' if status == 0 else f'FAILED, exit status {status}'} ({time.monotonic() - start:.1f} s)")
+
+
 def run_fuzzers(totals: Totals) -> None:
     if reason := fuzzing.missing():
         totals.skips.append(f"fuzz: {reason}")
@@ -199,11 +215,11 @@ def main() -> int:
     for group in GROUPS:
         if group not in groups:
             continue
-        if group == "guests":
+        if group in ("guests", "crash"):
             if "unit" not in built:
                 built["unit"] = build("unit", totals)
             if built["unit"]:
-                run_guests(totals)
+                (run_guests if group == "guests" else run_crash)(totals)
         elif group == "fuzz":
             run_fuzzers(totals)
         else:

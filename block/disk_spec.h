@@ -40,7 +40,8 @@ struct DiskSpec {
   bool packed = false;                            ///< virtio: offer packed rings
   LockPolicy locking = LockPolicy::Auto;
   bool flush_elision = true;
-  bool drop_cache = true;  ///< start without what the page cache holds of the file (D6)
+  bool drop_cache = true;     ///< start without what the page cache holds of the file (D6)
+  bool whole_sectors = true;  ///< a guest's disk has them; a tool reads an image of any size
   std::vector<FaultRule> faults;
   bool volatile_filter = false;
   uint64_t volatile_max = 256ull << 20;

@@ -235,6 +235,7 @@ TEST_CASE("parse: sizes") {
   CHECK(parse_size("64K") == 65536);
   CHECK(parse_size("3M") == 3ull << 20);
   CHECK(parse_size("1.5G") == 3ull << 29);
+  CHECK(parse_size("1.2k") == 1229);  // 1228.8, as QEMU's tools round it
   CHECK(parse_size("2T") == 2ull << 40);
   CHECK(parse_size("7E") == 7ull << 60);
   CHECK(parse_size("0x10") == 16);

@@ -81,7 +81,7 @@ std::optional<uint64_t> parse_size(std::string_view text) {
       numerator = numerator * 10 + static_cast<unsigned>(digit - '0');
       scale *= 10;
     }
-    bytes += static_cast<uint64_t>((numerator << shift) / scale);
+    bytes += static_cast<uint64_t>(((numerator << shift) + scale / 2) / scale);
     if (bytes > kLargestOffset) return std::nullopt;
   }
   return bytes;

@@ -16,8 +16,8 @@ namespace spindle {
 std::optional<uint64_t> parse_number(std::string_view text);
 
 /// A number of bytes with an optional suffix b, k, M, G, T, P or E (either case), k = 1024, as QEMU's tools
-/// take them. A decimal fraction is accepted with a suffix ("1.5G") if it comes to whole bytes or is rounded
-/// down to them. nullopt for anything else and for what does not fit 63 bits, the largest file offset.
+/// take them. A decimal fraction is accepted with a suffix ("1.5G") and rounded to the nearest byte.
+/// nullopt for anything else and for what does not fit 63 bits, the largest file offset.
 std::optional<uint64_t> parse_size(std::string_view text);
 
 /// "on" and "off", as QEMU's options take them.

@@ -1,6 +1,7 @@
 #include "formats/register_formats.h"
 
 #include "block/parse.h"
+#include "formats/raw_create.h"
 #include "formats/raw_node.h"
 #include "formats/vdi/register.h"
 
@@ -25,7 +26,12 @@ Task<Result<std::shared_ptr<Node>>> open_raw(std::shared_ptr<Node> child, Format
 }  // namespace
 
 void register_formats(FormatRegistry& registry) {
-  registry.add(Format{.name = "raw", .option_keys = {"offset", "size"}, .grows = false, .open = open_raw});
+  registry.add(Format{.name = "raw",
+                      .option_keys = {"offset", "size"},
+                      .grows = false,
+                      .open = open_raw,
+                      .create = create_raw,
+                      .create_options = raw_create_options()});
   registry.add(vdi::format());
 }
 

@@ -17,5 +17,7 @@ using Action = std::function<int()>;
 void add_run_command(CLI::App& app, Action& action);
 void add_ctl_command(CLI::App& app, Action& action);
 void add_crash_command(CLI::App& app, Action& action);
+void add_img_command(CLI::App& app, Action& action);
+void add_io_command(CLI::App& app, Action& action);
 
 }  // namespace spindle::tools

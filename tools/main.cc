@@ -12,8 +12,22 @@ namespace {
 // "spindle run" if that is where the parser stopped.
 std::string command_name(const CLI::App& app) {
   std::string name = app.get_name();
-  for (const CLI::App* sub : app.get_subcommands()) name += " " + sub->get_name();
+  for (const CLI::App* sub : app.get_subcommands()) name += " " + command_name(*sub);
   return name;
+}
+
+// Whether the parser stopped where another subcommand has to follow.
+bool wants_subcommand(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  if (!chosen.empty()) return wants_subcommand(*chosen.front());
+  return app.get_require_subcommand_min() > 0;
+}
+
+// The status for wrong options. Those who stand for QEMU's tools end as these do: 2 is the status of a check
+// that found corruption.
+int usage_status(const CLI::App& app) {
+  const bool as_qemu = app.got_subcommand("img") || app.got_subcommand("io");
+  return as_qemu ? spindle::tools::kExitFailed : spindle::tools::kExitUsage;
 }
 
 // CLI11's messages may have several lines; ours have one.
@@ -51,18 +65,20 @@ int main(int argc, char** argv) {
   spindle::tools::add_run_command(app, action);
   spindle::tools::add_ctl_command(app, action);
   spindle::tools::add_crash_command(app, action);
+  spindle::tools::add_img_command(app, action);
+  spindle::tools::add_io_command(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     const std::string name = command_name(app);
-    if (const auto unknown = app.remaining(); app.get_subcommands().empty() && !unknown.empty()) {
+    if (const auto unknown = app.remaining(true); wants_subcommand(app) && !unknown.empty()) {
       spindle::vmm::say(
-          fmt::format("spindle: there is no subcommand {}; see `spindle --help`", unknown.front()));
-      return spindle::tools::kExitUsage;
+          fmt::format("{}: there is no subcommand {}; see `{} --help`", name, unknown.front(), name));
+      return usage_status(app);
     }
     spindle::vmm::say(fmt::format("{}: {}; see `{} --help`", name, one_line(error.what()), name));
-    return spindle::tools::kExitUsage;
+    return usage_status(app);
   }
   return action();
 }

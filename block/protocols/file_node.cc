@@ -20,7 +20,7 @@ Error open_error(int number, const FileNode::Options& options) {
   Error error = Error::from_errno(number, "open", options.path);
   switch (number) {
     case ENOENT:
-      error.detail = "there is no such file; create it with qemu-img create or truncate -s";
+      error.detail = "there is no such file; create it with spindle img create";
       break;
     case EACCES:
     case EPERM:

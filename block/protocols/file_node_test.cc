@@ -79,7 +79,7 @@ TEST_CASE("file: what is no image is refused with a reason") {
   };
   refused(bench.dir.path(), ErrorKind::Invalid, "directory");
   refused("/dev/null", ErrorKind::Invalid, "character device");
-  refused(bench.dir.file("missing"), ErrorKind::NotFound, "qemu-img create");
+  refused(bench.dir.file("missing"), ErrorKind::NotFound, "spindle img create");
   const std::string fifo = bench.dir.file("fifo");
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
   refused(fifo, ErrorKind::Invalid, "FIFO");  // and does not wait for a writer

@@ -1,0 +1,119 @@
+#include "image/convert.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+namespace spindle::image {
+namespace {
+
+// raw is the only format whose images may end within a sector.
+uint64_t size_for(const Format& format, uint64_t size) {
+  return format.name == "raw" ? size : to_sectors(size);
+}
+
+ImageName target_name(const ConvertRequest& request) {
+  if (request.target_options) return {.text = request.target, .options = true};
+  return {.text = request.target, .format = request.target_format};
+}
+
+Result<CreateOptions> options_to_create(const ConvertRequest& request, const Format& format,
+                                        uint64_t source_size) {
+  CreateOptions options{.size = size_for(format, source_size), .options = request.create.options};
+  if (!request.create.size) return options;
+  if (*request.create.size < source_size) {
+    return std::unexpected(
+        Error::invalid("convert", request.target,
+                       fmt::format("size={} is smaller than the source, which has {} bytes",
+                                   *request.create.size, source_size)));
+  }
+  options.size = size_for(format, *request.create.size);
+  return options;
+}
+
+Task<Result<>> copy_to(Disk& source, Disk& target, CopyOptions options, bool made, Progress& progress) {
+  if (target.size() < source.size()) {
+    co_return std::unexpected(Error::invalid(
+        "convert", target.id(),
+        fmt::format("output file is smaller than input file: it has {} bytes, and {} are needed",
+                    target.size(), source.size())));
+  }
+  if (made && !options.target_is_zero) {
+    auto zero = co_await reads_as_zeroes(target);
+    if (!zero) co_return std::unexpected(std::move(zero.error()));
+    options.target_is_zero = *zero;
+  }
+  auto copying = copy_disk(source, target, options, progress);
+  co_return co_await copying;
+}
+
+// What has become of the target so far, for whoever cleans up.
+struct Target {
+  std::optional<NewFile> file = std::nullopt;
+  bool overwritten = false;
+};
+
+Task<Result<>> make_target(const Workshop& shop, const ConvertRequest& request, uint64_t source_size,
+                           Target& target) {
+  const auto format = format_to_create(shop.formats, request.target_format);
+  if (!format) co_return std::unexpected(format.error());
+  auto options = options_to_create(request, **format, source_size);
+  if (!options) co_return std::unexpected(std::move(options.error()));
+  auto made = NewFile::make(request.target);
+  if (!made) co_return std::unexpected(std::move(made.error()));
+  target.file.emplace(std::move(*made));
+  // What the format writes now is flushed with everything else at the end.
+  auto node = open_to_format(shop, **format, request.target, CacheMode::Unsafe);
+  if (!node) co_return std::unexpected(std::move(node.error()));
+  target.overwritten = true;
+  auto formatting = format_file(**format, std::move(*node), std::move(*options));
+  co_return co_await formatting;
+}
+
+Task<Result<>> write_target(const Workshop& shop, const ConvertRequest& request, Disk& source, Target& state,
+                            Progress& progress) {
+  if (!request.keep_target) SPINDLE_CO_TRY(co_await make_target(shop, request, source.size(), state));
+  // Without -n nothing of what the page cache holds was there before.
+  const OpenMode mode{.write = true, .cache = request.target_cache, .drop_cache = request.keep_target};
+  auto spec = describe_image(shop, target_name(request), mode);
+  if (!spec) co_return std::unexpected(std::move(spec.error()));
+  auto opening = open_disk(shop, std::move(*spec));
+  auto target = co_await opening;
+  if (!target) co_return std::unexpected(std::move(target.error()));
+  auto copying = copy_to(source, **target, request.copy, !request.keep_target, progress);
+  auto copied = co_await copying;
+  // Also if nothing was copied, since what made the image has not flushed.
+  if (copied) copied = co_await (*target)->flush();
+  auto closed = co_await (*target)->close();
+  if (!copied) co_return copied;
+  if (!closed) co_return closed;
+  co_return Result<>{};
+}
+
+}  // namespace
+
+Task<Result<>> convert_image(const Workshop& shop, ConvertRequest request, Progress& progress) {
+  const OpenMode mode{.cache = request.source_cache, .force_share = request.force_share};
+  auto spec = describe_image(shop, request.source, mode);
+  if (!spec) co_return std::unexpected(std::move(spec.error()));
+  if (!request.target_options && same_file(spec->file, request.target)) {
+    co_return std::unexpected(Error::invalid("convert", request.target,
+                                             "source and target are the same file; name another target"));
+  }
+  auto opening = open_disk(shop, std::move(*spec));
+  auto source = co_await opening;
+  if (!source) co_return std::unexpected(std::move(source.error()));
+  Target target;
+  auto writing = write_target(shop, request, **source, target, progress);
+  auto written = co_await writing;
+  if (written && target.file) written = target.file->keep(!never_flushes(request.target_cache));
+  if (!written && target.overwritten && !target.file->made()) {
+    shop.notes.push_back(request.target +
+                         ": it was there before, what it held is lost, and what it holds now is not whole");
+  }
+  auto closed = co_await (*source)->close();
+  if (!written) co_return written;
+  co_return closed;
+}
+
+}  // namespace spindle::image

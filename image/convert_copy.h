@@ -1,0 +1,40 @@
+// Copying all of one disk onto another: the inner part of `img convert`.
+//
+// Several coroutines each take the next piece of the source, read it into a buffer of their own and write it.
+// So reading, writing and looking for zeroes overlap, on one thread and one ring. What the source says is a
+// hole is not read. Pieces are aligned to their size, which is a multiple of every common cluster: a target
+// that allocates sees whole clusters where the source has them.
+//
+// Order: pieces are handed out in the order of the image, and unless `out_of_order` their writes are also
+// begun in it. A target that allocates as writes come thus lays the image out in order, although writes may
+// well be in flight together. Nothing here makes anything durable; the caller flushes.
+//
+// Zeroes: a target that reads as zeroes all over (a fresh one) is not written with zeroes. Any other is, as
+// zero-writes that may give space back. With `sparse` 0 zeroes are data like any other and all of the source
+// is read, so the target is fully allocated.
+//
+// The first error ends the copy; what was in flight is waited for.
+#pragma once
+
+#include <cstdint>
+
+#include "block/disk.h"
+#include "image/progress.h"
+
+namespace spindle::image {
+
+struct CopyOptions {
+  unsigned coroutines = 8;    ///< 1 to 16
+  bool out_of_order = false;  ///< -W
+  uint64_t sparse = 4096;     ///< bytes of zeroes that are worth a hole; a multiple of 512, or 0
+  bool target_is_zero = false;
+};
+
+/// Copies all of `source` onto the start of `target`, which is as long or longer. What is behind it in the
+/// target stays as it is.
+Task<Result<>> copy_disk(Disk& source, Disk& target, CopyOptions options, Progress& progress);
+
+/// Whether all of `disk` reads as zeroes, as far as its map tells without reading.
+Task<Result<bool>> reads_as_zeroes(Disk& disk);
+
+}  // namespace spindle::image

@@ -2,70 +2,21 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <random>
 #include <sstream>
 
-extern char** environ;
+#include "crash/program.h"
+#include "crash/sample.h"
 
 namespace spindle::crash {
 namespace {
 
 constexpr const char* kOperation = "crash states for QEMU";
 constexpr int kPattern = 0x55;
-
-struct ProgramRun {
-  int status = -1;
-  std::string output;  ///< both streams
-};
-
-// Under a time limit: an image that is wrong may hang its reader.
-Result<ProgramRun> run_program(std::vector<std::string> words) {
-  words.insert(words.begin(), {"timeout", "60"});
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return std::unexpected(Error::from_errno(errno, "pipe", words[2]));
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
-  std::vector<char*> arguments;
-  arguments.reserve(words.size() + 1);
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  pid_t child = 0;
-  const int failed = ::posix_spawnp(&child, "timeout", &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[1]);
-  ProgramRun run;
-  if (failed == 0) {
-    std::array<char, 4096> buffer;
-    for (;;) {
-      const ssize_t got = ::read(ends[0], buffer.data(), buffer.size());
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) break;
-      run.output.append(buffer.data(), static_cast<std::size_t>(got));
-    }
-    int status = 0;
-    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    run.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-  ::close(ends[0]);
-  if (failed != 0) return std::unexpected(Error::from_errno(failed, "start", words[2]));
-  return run;
-}
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
 
 // The worst that qemu-img check said, or nothing if there were at most leaks.
 std::string worse_than_leaks(const std::string& output) {
@@ -122,21 +73,14 @@ Result<std::unique_ptr<OtherReader>> OtherReader::create() {
                                  .node = program,
                                  .detail = fmt::format("{} cannot be run (Debian: qemu-utils)", program)});
   }
-  std::error_code failed;
-  std::string name = (std::filesystem::temp_directory_path(failed) / "spindle-crash-XXXXXX").string();
-  if (failed || !::mkdtemp(name.data()))
-    return std::unexpected(Error::from_errno(failed ? failed.value() : errno, kOperation, name));
-  return std::unique_ptr<OtherReader>(new OtherReader(std::move(name)));
-}
-
-OtherReader::~OtherReader() {
-  std::error_code ignored;
-  std::filesystem::remove_all(directory_, ignored);
+  auto directory = WorkDirectory::create();
+  if (!directory) return std::unexpected(std::move(directory.error()));
+  return std::unique_ptr<OtherReader>(new OtherReader(std::move(*directory)));
 }
 
 Result<OtherVerdict> OtherReader::judge(const SectorImage& image, const std::string& format, uint64_t block,
                                         const GuestModel& model) {
-  const std::string path = directory_ + "/state", copy = directory_ + "/read";
+  const std::string path = directory_.file("state"), copy = directory_.file("read");
   SPINDLE_TRY(write_out(image, path));
   if (format != "raw") {
     auto checked = run_program({"qemu-img", "check", "-f", format, path});
@@ -207,29 +151,16 @@ Result<OtherCounts> ask_other_reader(OtherReader& reader, Reactor& reactor, cons
                                      const Subject& subject, const std::string& format, uint64_t block,
                                      Tearing tearing, uint64_t seed, uint64_t states) {
   Laboratory laboratory(reactor, history, subject, tearing, Depth::Metadata);
-  std::mt19937_64 random(mix(seed) ^ 0x71656d75);
-  const auto points = history.crash_points();
-  std::vector<std::size_t> chosen;
-  chosen.reserve(states);
-  for (uint64_t i = 0; i < states; ++i) chosen.push_back(random() % points.size());
-  std::ranges::sort(chosen);
   OtherCounts counts;
-  for (const std::size_t point : chosen) {
-    laboratory.move_to(points[point]);
-    const auto& doubts = laboratory.cursor().doubts();
-    Choices choices(doubts.size());
-    for (std::size_t i = 0; i < choices.size(); ++i)
-      choices[i] = static_cast<uint16_t>(random() % doubts[i].variants.size());
-    const auto mark = laboratory.image().mark();
-    laboratory.cursor().apply_all(choices);
+  auto told = for_sample(laboratory, seed, states, [&](Position point) -> Result<> {
     auto verdict = reader.judge(laboratory.image(), format, block, laboratory.model());
-    laboratory.image().undo(mark);
     if (!verdict) return std::unexpected(std::move(verdict.error()));
     ++counts.states;
-    if (!verdict->dangerous) continue;
-    if (counts.dangerous++ == 0)
-      counts.first = fmt::format("before event {}: {}", points[point], verdict->text);
-  }
+    if (verdict->dangerous && counts.dangerous++ == 0)
+      counts.first = fmt::format("before event {}: {}", point, verdict->text);
+    return {};
+  });
+  if (!told) return std::unexpected(std::move(told.error()));
   return counts;
 }
 

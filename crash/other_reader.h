@@ -16,6 +16,7 @@
 #include <string>
 
 #include "crash/explore.h"
+#include "crash/program.h"
 
 namespace spindle::crash {
 
@@ -29,20 +30,17 @@ class OtherReader {
   /// With a directory of its own under the system's for temporary files. NotFound, with what is missing, if
   /// QEMU's tools cannot be run.
   static Result<std::unique_ptr<OtherReader>> create();
-  ~OtherReader();
-  OtherReader(const OtherReader&) = delete;
-  OtherReader& operator=(const OtherReader&) = delete;
 
   /// `image` shows the state; `block` bytes is its allocation unit. An error is the host's.
   Result<OtherVerdict> judge(const SectorImage& image, const std::string& format, uint64_t block,
                              const GuestModel& model);
 
  private:
-  explicit OtherReader(std::string directory) : directory_(std::move(directory)) {}
+  explicit OtherReader(WorkDirectory directory) : directory_(std::move(directory)) {}
   OtherVerdict compare(const std::string& path, uint64_t written, uint64_t block,
                        const GuestModel& model) const;
 
-  std::string directory_;
+  WorkDirectory directory_;
 };
 
 struct OtherCounts {

@@ -1,6 +1,7 @@
 // `spindle crash explore` and `replay`: the command line of crash/. docs/crash.md is the user's page.
 #include <fmt/format.h>
 
+#include "crash/command_judge.h"
 #include "crash/log_history.h"
 #include "tools/crash_commands.h"
 
@@ -14,6 +15,8 @@ struct ExploreOptions {
   CrashOptions common;
   std::string workload;
   std::string log;
+  std::string run;
+  uint64_t run_states = 20;
   std::string format = "raw";
   std::vector<std::string> options;
   std::string cache = "writeback";
@@ -85,8 +88,19 @@ int explore_log(const ExploreOptions& options, const crash::Subject& subject, Re
                        {.name = "no-growth-race", .tested = true, .broken = result.races}};
   print_result(result);
   for (const std::string& note : keeper.notes()) fmt::print("  {}\n", note);
-  if (!write_crash_json(options.common.json, json_of(result))) return kExitUsage;
-  return result.clean() ? kExitOk : kExitFailed;
+  nlohmann::json json = json_of(result);
+  bool good = result.clean();
+  if (!options.run.empty()) {
+    const auto counts = crash::ask_command(reactor, *history, subject, {.unit = options.common.torn},
+                                           options.common.seed, options.run_states, options.run);
+    if (!counts) return crash_failed("explore", *counts.error());
+    fmt::print("{}: {} states, {} failed{}{}\n", options.run, counts->states, counts->failed,
+               counts->first.empty() ? "" : ", the first ", counts->first);
+    json["run"] = {{"states", counts->states}, {"failed", counts->failed}};
+    good = good && counts->failed == 0;
+  }
+  if (!write_crash_json(options.common.json, json)) return kExitUsage;
+  return good ? kExitOk : kExitFailed;
 }
 
 int explore(const ExploreOptions& options) {
@@ -149,7 +163,17 @@ void add_crash_explore(CLI::App& crash, Action& action) {
   add_crash_options(*command, options->common, 100'000, 0);
   auto* workload =
       command->add_option("--workload", options->workload, "What the guest does; without one, all in turn");
-  command->add_option("--log", options->log, "A recorded disk's log instead")->excludes(workload);
+  auto* log = command->add_option("--log", options->log, "A recorded disk's log instead")->excludes(workload);
+  auto* run =
+      command
+          ->add_option("--run", options->run,
+                       "A shell command that judges some of a log's states: it gets a file that holds the "
+                       "guest's disk, and ends with 0 if that is good")
+          ->needs(log);
+  command->add_option("--run-states", options->run_states, "How many")
+      ->needs(run)
+      ->check(CLI::Range(uint64_t{1}, uint64_t{100'000}))
+      ->capture_default_str();
   command->add_option("--format", options->format, "The image's format")->capture_default_str();
   command->add_option("-o", options->options, "Options of the format, KEY=VALUE");
   command->add_option("--cache", options->cache, "The guest's write cache: on or off")

@@ -1,9 +1,9 @@
 # mkfs, mount, write, fsync, check sums, unmount. The host checks the image and the sums after power-off.
 #
-#   disk=sda  files=8  kilobytes=512
+#   disk=sda  files=8  kilobytes=512  made=1 (the disk has a file system already)
 disk=${disk:-sda}
 wait_disks "$disk" || exit 1
-mkfs.ext4 -q -F "/dev/$disk" || { emit "error mkfs"; exit 1; }
+[ -n "$made" ] || mkfs.ext4 -q -F "/dev/$disk" || { emit "error mkfs"; exit 1; }
 mkdir -p /mnt/disk
 mount -t ext4 "/dev/$disk" /mnt/disk || { emit "error mount"; exit 1; }
 number=0

@@ -1,8 +1,12 @@
 #include "image/convert.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <optional>
+
+#include "block/protocols/file_name.h"
 
 namespace spindle::image {
 namespace {
@@ -47,6 +51,26 @@ Task<Result<>> copy_to(Disk& source, Disk& target, CopyOptions options, bool mad
   co_return co_await copying;
 }
 
+// The target's file once more, to ask the kernel to write its pages early; none where there are no pages, or
+// where nobody asked for them to be written.
+class WriteOutFile {
+ public:
+  WriteOutFile(const std::string& file, CacheMode cache) {
+    const auto name = parse_file_name(file);
+    if (!name || name->protocol != Protocol::File || is_direct(cache) || never_flushes(cache)) return;
+    fd_ = ::open(name->path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  }
+  WriteOutFile(const WriteOutFile&) = delete;
+  WriteOutFile& operator=(const WriteOutFile&) = delete;
+  ~WriteOutFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int fd() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
 // What has become of the target so far, for whoever cleans up.
 struct Target {
   std::optional<NewFile> file = std::nullopt;
@@ -77,10 +101,14 @@ Task<Result<>> write_target(const Workshop& shop, const ConvertRequest& request,
   const OpenMode mode{.write = true, .cache = request.target_cache, .drop_cache = request.keep_target};
   auto spec = describe_image(shop, target_name(request), mode);
   if (!spec) co_return std::unexpected(std::move(spec.error()));
+  const std::string spec_file = spec->file;
   auto opening = open_disk(shop, std::move(*spec));
   auto target = co_await opening;
   if (!target) co_return std::unexpected(std::move(target.error()));
-  auto copying = copy_to(source, **target, request.copy, !request.keep_target, progress);
+  const WriteOutFile write_out(spec_file, request.target_cache);
+  CopyOptions options = request.copy;
+  options.write_out = write_out.fd();
+  auto copying = copy_to(source, **target, options, !request.keep_target, progress);
   auto copied = co_await copying;
   // Also if nothing was copied, since what made the image has not flushed.
   if (copied) copied = co_await (*target)->flush();

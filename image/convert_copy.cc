@@ -1,5 +1,7 @@
 #include "image/convert_copy.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <coroutine>
 #include <deque>
@@ -13,6 +15,7 @@ namespace spindle::image {
 namespace {
 
 constexpr uint64_t kPiece = 2 << 20;      // bytes of data read at once
+constexpr uint64_t kWriteOut = 16 << 20;  // bytes written between two hints to the kernel
 constexpr uint64_t kZeroPiece = 1 << 30;  // bytes of zeroes written at once
 
 struct Piece {
@@ -78,6 +81,7 @@ class Copier {
       if (failure_) co_return;
       done_ += piece->length;
       progress_.set(done_, size_);
+      if (!piece->zero) co_await write_out(piece->length);
     }
   }
 
@@ -153,6 +157,15 @@ class Copier {
     co_return Result<>{};
   }
 
+  Task<void> write_out(uint64_t length) {
+    to_write_out_ += length;
+    if (options_.write_out < 0 || to_write_out_ < kWriteOut) co_return;
+    to_write_out_ = 0;
+    static_cast<void>(co_await target_.reactor().submit([fd = options_.write_out](io_uring_sqe* sqe) {
+      io_uring_prep_sync_file_range(sqe, fd, 0, 0, SYNC_FILE_RANGE_WRITE);  // length 0: all
+    }));
+  }
+
   Task<Result<>> write_zeroes(uint64_t offset, uint64_t length) {
     if (options_.target_is_zero) return finished(Result<>{});
     return target_.write_zeroes(offset, length, {.unmap = true});
@@ -212,6 +225,7 @@ class Copier {
   uint64_t begun_ = 0;  // pieces whose writes have begun
   std::vector<Waiting> writers_;
   uint64_t done_ = 0;
+  uint64_t to_write_out_ = 0;  // since the last hint
   unsigned working_ = 0;
   std::coroutine_handle<> ended_ = nullptr;
   std::optional<BoxedError> failure_;

@@ -13,6 +13,10 @@
 // zero-writes that may give space back. With `sparse` 0 zeroes are data like any other and all of the source
 // is read, so the target is fully allocated.
 //
+// Write-out: a kernel leaves dirty pages alone until there are many, and then the flush at the end has all of
+// them before it. So the copy asks for them to be written as it goes (`write_out`), and the disk works while
+// the rest is read. That is a hint: what it says about errors is ignored, since the flush hears of all.
+//
 // The first error ends the copy; what was in flight is waited for.
 #pragma once
 
@@ -28,6 +32,7 @@ struct CopyOptions {
   bool out_of_order = false;  ///< -W
   uint64_t sparse = 4096;     ///< bytes of zeroes that are worth a hole; a multiple of 512, or 0
   bool target_is_zero = false;
+  int write_out = -1;  ///< an open file of the target whose pages are to be written early; -1: none
 };
 
 /// Copies all of `source` onto the start of `target`, which is as long or longer. What is behind it in the

@@ -62,6 +62,15 @@ TEST_CASE("convert: every byte, at every size, in every way") {
   }
 }
 
+TEST_CASE("convert: so long that it is written out as it goes, through a link to a file that is made") {
+  test::Shop shop;
+  const std::string bytes = patchwork(70 << 20, 5);
+  const std::string source = shop.file("source", bytes);
+  std::filesystem::create_symlink("elsewhere", shop.dir.file("target"));
+  REQUIRE(convert(shop, {.source = {.text = source, .format = "raw"}, .target = shop.dir.file("target")}));
+  CHECK((shop.content("elsewhere") == bytes));
+}
+
 TEST_CASE("convert: holes stay holes, zeroes become some, and -S 0 makes none") {
   test::Shop shop;
   const std::string source = shop.dir.file("source", 8 << 20);

@@ -53,7 +53,7 @@ struct CreateOptionHelp {
   std::string key;
   std::string value;  ///< what it takes: "<size>", "<bool (on/off)>"
   std::string help;
-  std::string initial = {};  ///< its value if none is given, where create says it all the same
+  std::string initial = {};  ///< its value if none is given; of a switch, off if this is empty
 };
 
 struct Format {

@@ -137,10 +137,13 @@ std::string formatting_line(const std::string& file, const Format& format, const
   std::string line = fmt::format("Formatting '{}', fmt={} size={}", file, format.name, options.size);
   for (const CreateOptionHelp& option : format.create_options) {
     const auto given = options.options.find(option.key);
+    const bool is_switch = option.value.starts_with("<bool");
     if (given != options.options.end()) {
       line += fmt::format(" {}={}", option.key, given->second);
     } else if (!option.initial.empty()) {
       line += fmt::format(" {}={}", option.key, option.initial);
+    } else if (is_switch) {
+      line += fmt::format(" {}=off", option.key);
     }
   }
   return line + "\n";

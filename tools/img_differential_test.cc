@@ -46,6 +46,7 @@ class Pair {
     CHECK(test::run_command("cmp '" + ours_.file(name) + "' '" + theirs_.file(name) + "'").output.empty());
   }
   std::string ours(const std::string& name) { return ours_.file(name); }
+  std::string theirs(const std::string& name) { return theirs_.file(name); }
 
  private:
   void compare(const std::string& us, const std::string& them, const std::string& arguments) {
@@ -260,6 +261,54 @@ TEST_CASE("differential: io") {
     pair.io(std::string(arguments) + " >/dev/null");
   }
   pair.same("io.raw");
+}
+
+TEST_CASE("differential: vdi, made and read by both") {
+  if (!have_qemu()) return test::skipped("there is no qemu-img; install qemu-utils");
+  Pair pair;
+  pair.both(kPatches);
+  pair.both("head -c 3000000 '" SPINDLE_BINARY "' >p.raw && truncate -s 5767680 p.raw");  // no whole block
+  pair.img("create -f vdi c.vdi 10M");
+  pair.img("create -f vdi -o static=on s.vdi 3M");
+  pair.img("create -f vdi c.vdi 1000T");
+  for (const char* arguments :
+       {"convert -f raw -O vdi a.raw a.vdi", "convert -f raw -O vdi -m 1 p.raw p.vdi",
+        "convert -f raw -O vdi -o static=on p.raw static.vdi", "convert -f raw -O vdi -t none p.raw none.vdi",
+        "check -q a.vdi", "check -q static.vdi", "check -f vdi a.raw", "info -f vdi a.raw"}) {
+    pair.img(arguments);
+  }
+  // Each in the other's image, byte for byte.
+  for (const char* name : {"a", "p", "static", "none"}) {
+    INFO(name);
+    const std::string image = std::string(name) + ".vdi";
+    const std::string raw = std::string(name) == "a" ? "a.raw" : "p.raw";
+    CHECK(test::run_command("qemu-img compare -f vdi -F raw '" + pair.ours(image) + "' '" + pair.ours(raw) +
+                            "'")
+              .status == 0);
+    CHECK(test::run_command("qemu-img check -f vdi '" + pair.ours(image) + "'").status == 0);
+    CHECK(test::run_command("'" SPINDLE_BINARY "' img convert -f vdi -O raw '" + pair.theirs(image) + "' '" +
+                            pair.ours("back") + "' && cmp '" + pair.ours("back") + "' '" + pair.ours(raw) +
+                            "'")
+              .status == 0);
+    CHECK(test::run_command("'" SPINDLE_BINARY "' img check '" + pair.theirs(image) + "'").status == 0);
+  }
+  // Into what qemu-img made, also over what is there.
+  pair.both("qemu-img create -q -f vdi n.vdi 20M && qemu-io -f vdi -c 'write -P 9 0 20M' n.vdi");
+  pair.img("convert -n -f raw -O vdi a.raw n.vdi");
+  CHECK(test::run_command("qemu-img compare -f vdi -F vdi '" + pair.ours("n.vdi") + "' '" +
+                          pair.theirs("n.vdi") + "'")
+            .status == 0);
+  pair.io("-f vdi -c 'read -P 0 3M 1M' -c 'read -P 9 12M 1M' -c 'write -P 3 0 3M' -c 'discard 5M 1M' n.vdi");
+  // Cut short: whoever opens it refuses or reads zeroes, and nothing dies.
+  for (const char* size : {"0", "1", "511", "600", "1048576"}) {
+    pair.both("cp a.vdi cut.vdi && truncate -s " + std::string(size) + " cut.vdi");
+    for (const char* command : {"info -f vdi", "check -f vdi", "map -f vdi"}) {
+      INFO(command << " " << size);
+      CHECK(test::run_command("timeout 20 '" SPINDLE_BINARY "' img " + std::string(command) + " '" +
+                              pair.ours("cut.vdi") + "'")
+                .status <= 3);
+    }
+  }
 }
 
 TEST_CASE("differential: each reads what the other wrote, and keeps out while it is open") {

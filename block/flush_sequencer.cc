@@ -33,7 +33,7 @@ Task<FlushResult> FlushSequencer::flush() {
     const bool covered = need <= running_->covers || mutation_ == SequencerMutation::ShareUncoveredFlush;
     waited = true;
     co_await EndOfRunning{*this};
-    if (covered && !failure_) co_return FlushResult{FlushOutcome::Coalesced, {}};
+    if (covered && !failure_ && ended_well_) co_return FlushResult{FlushOutcome::Coalesced, {}};
   }
   trace::hand_down(request);
   auto result = co_await run();
@@ -47,8 +47,9 @@ Task<Result<>> FlushSequencer::run() {
   if (mutation_ == SequencerMutation::ReturnBeforeEarlier) clean_to_ = covers;
   auto result = co_await node_.flush();
   running_.reset();
+  ended_well_ = result.has_value();
   if (!result) {
-    fail(*result.error());
+    if (!result.error()->can_flush_again) fail(*result.error());
   } else if (mutation_ == SequencerMutation::CleanAfterInsteadOfBefore) {
     clean_to_ = completed_;
   } else if (!failure_ && clean_to_ < covers) {
@@ -58,7 +59,7 @@ Task<Result<>> FlushSequencer::run() {
   for (auto waiter : waiters_) node_.reactor().schedule(waiter);
   waiters_.clear();
   if (failure_) co_return std::unexpected(failure_error());
-  co_return Result<>{};
+  co_return result;
 }
 
 void FlushSequencer::fail(const Error& error) {

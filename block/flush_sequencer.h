@@ -16,7 +16,10 @@
 //
 // So the dirty state is taken before a flush starts and published after it succeeded, never cleared in
 // between: a write that completes while a flush runs leaves the node dirty. A node is dirty when opened. A
-// failed flush never cleans, and after one nothing succeeds any more until the image is reopened (D6).
+// failed flush never cleans, and after one nothing succeeds any more until the image is reopened (D6). The
+// one exception is a format that could not write its metadata, for lack of space say, and asked for no
+// barrier behind it: nothing is lost, so that flush fails, the node stays dirty, and the next may succeed
+// (Error::can_flush_again).
 //
 // Threading: the node's reactor only.
 #pragma once
@@ -94,6 +97,7 @@ class FlushSequencer {
   uint64_t completed_ = 1;  // dirty when opened
   uint64_t clean_to_ = 0;
   std::optional<Running> running_;
+  bool ended_well_ = false;  // the last one
   std::vector<std::coroutine_handle<>> waiters_;
   std::size_t resuming_ = 0;  // waiters of flushes that have ended which have not returned yet
   std::optional<Error> failure_;

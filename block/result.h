@@ -37,6 +37,9 @@ struct Error {
   std::string operation = {};  ///< what was tried: "read", "fdatasync", "open"
   std::string node = {};       ///< on what: a node's or file's name
   uint64_t offset = 0;         ///< byte offset where it happened, where one makes sense
+  /// Of a flush: nothing was lost, and the next one may succeed. Any other error of a flush counts as a
+  /// failed one (D6).
+  bool can_flush_again = false;
   std::string detail = {};  ///< a sentence for the user that says what to do, where there is something to say
 
   /// One line: "write of disk.img at offset 4096: No space left on device".

@@ -9,8 +9,8 @@ Result<> for_sample(Laboratory& laboratory, uint64_t seed, uint64_t states,
                     const std::function<Result<>(Position point)>& look) {
   std::mt19937_64 random(mix(seed) ^ 0x71656d75);
   const auto points = laboratory.history().crash_points();
-  std::vector<std::size_t> chosen;
-  for (uint64_t i = 0; i < states; ++i) chosen.push_back(random() % points.size());
+  std::vector<std::size_t> chosen(states);
+  for (std::size_t& point : chosen) point = random() % points.size();
   std::ranges::sort(chosen);
   for (const std::size_t point : chosen) {
     laboratory.move_to(points[point]);

@@ -32,7 +32,7 @@ Commit::Commit(Node& file, Owner& owner, Options options)
 Task<Result<>> Commit::changed() {
   const uint64_t mine = ++changes_;
   if (options_.policy == CommitPolicy::Ordered) {
-    if (!timer_.pending() && !abandoned_ && options_.idle.count() != 0) timer_.set(options_.idle);
+    set_timer();
     if (owner_.waiting_bytes() < options_.max_waiting) co_return Result<>{};
   }
   Turns::Turn turn(turns_);
@@ -68,6 +68,10 @@ Task<Result<>> Commit::run(bool durable) {
   running_ = false;
   if (!result) {
     if (options_.mutation != CommitMutation::ForgetAfterError) owner_.restore();
+    if (!abandoned_) {
+      result.error()->can_flush_again = true;
+      set_timer();
+    }
     co_return result;
   }
   ++commits_;
@@ -115,6 +119,12 @@ Task<Result<>> Commit::barrier() {
   failure_->kind = ErrorKind::FlushFailed;
   abandon();
   co_return std::unexpected(*failure_);
+}
+
+void Commit::set_timer() {
+  if (options_.policy == CommitPolicy::Ordered && !timer_.pending() && !abandoned_ &&
+      options_.idle.count() != 0)
+    timer_.set(options_.idle);
 }
 
 void Commit::abandon() {

@@ -25,8 +25,9 @@
 //   none     each change is written at once. Nothing orders it against anything but the guest's flushes.
 //
 // Failure (D6): after a failed barrier nothing is written any more, neither when idle nor at close, and every
-// flush fails until the image is opened again. A failed metadata write (no space, say) is an ordinary error:
-// what was frozen has changed again (restore()), and the next flush tries once more.
+// flush // fails until the image is opened again; the format refuses changes as well, whoever heard of the
+// failure (abandoned()). A failed metadata write (no space, say) is an ordinary error: what was frozen has
+// changed again (restore()), and the next flush, or the next idle moment, tries once more.
 //
 // Threading: the node's reactor only. Whoever owns a commit calls close() before it goes away.
 #pragma once
@@ -127,6 +128,7 @@ class Commit {
   Task<Result<>> write_all(const std::vector<Write>& writes);
   Task<Result<>> barrier();
   Task<Result<>> stages(Batch& batch, bool durable);
+  void set_timer();
   void on_idle();
 
   Node& file_;

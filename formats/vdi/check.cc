@@ -17,9 +17,10 @@ struct Findings {
   std::vector<uint32_t> doubles;  // blocks whose place an earlier block has
   bool cut_block = false;         // the file ends within a place that is used
   bool low_count = false;
+  bool too_many = false;  // a place, or the count, is above the number of blocks
   uint64_t leaked = 0;
 
-  uint64_t corruptions() const { return beyond.size() + doubles.size() + cut_block + low_count; }
+  uint64_t corruptions() const { return beyond.size() + doubles.size() + cut_block + low_count + too_many; }
 };
 
 class Checker {
@@ -61,6 +62,14 @@ class Checker {
       tell(fmt::format("the allocated count is {}, but place {} is used: another program would overwrite it",
                        image_.header.allocated, end - 1));
     }
+    const uint64_t most = std::max<uint64_t>(image_.header.allocated, end);
+    found.too_many = most > image_.map.blocks();
+    if (found.too_many) {
+      tell(fmt::format(
+          "places up to {} are used or counted, more than the {} blocks of the disk: other programs refuse "
+          "such an image",
+          most - 1, image_.map.blocks()));
+    }
     // A count below the used places is mended by raising it to them, which leaks nothing.
     found.leaked = std::max({uint64_t{image_.header.allocated}, begun, end}) - distinct;
     if (found.leaked != 0) tell(fmt::format("{} places of the file are used by no block", found.leaked));
@@ -101,13 +110,26 @@ class Checker {
     co_return step;
   }
 
+  // In front of all else, and neighbours in one line: this is what somebody has to restore from elsewhere.
   void tell_dropped(const Findings& found) {
-    const uint64_t size = image_.header.block_size;
-    for (const uint32_t block : found.beyond) {
-      const uint64_t begin = block * size, end = std::min(begin + size, image_.header.disk_size);
-      tell(fmt::format("bytes {} to {} of the disk had no place in the file and read as zeroes now", begin,
-                       end == 0 ? 0 : end - 1));
+    auto blocks = found.beyond;
+    std::ranges::sort(blocks);
+    const uint64_t size = image_.header.block_size, disk = image_.header.disk_size;
+    std::vector<std::string> lines;
+    for (std::size_t i = 0; i < blocks.size();) {
+      const uint64_t begin = blocks[i] * size;
+      uint64_t end = begin;
+      for (; i < blocks.size() && blocks[i] * size == end; ++i) end += size;
+      if (begin >= disk) continue;
+      if (lines.size() == CheckReport::kMaxMessages) {
+        lines.push_back("and other ranges behind these");
+        break;
+      }
+      lines.push_back(
+          fmt::format("bytes {} to {} of the disk had no place in the file and read as zeroes now", begin,
+                      std::min(end, disk) - 1));
     }
+    report_.messages.insert(report_.messages.begin(), lines.begin(), lines.end());
   }
 
  private:

@@ -19,7 +19,7 @@ constexpr std::size_t kSignatureAt = 0x40, kVersionAt = 0x44, kHeaderSizeAt = 0x
                       kMapOffsetAt = 0x154, kDataOffsetAt = 0x158, kSectorSizeAt = 0x168, kDiskSizeAt = 0x170,
                       kBlockSizeAt = 0x178, kBlockExtraAt = 0x17c, kBlocksAt = 0x180, kAllocatedAt = 0x184,
                       kUuidImageAt = 0x188, kUuidSnapshotAt = 0x198, kUuidLinkAt = 0x1a8,
-                      kUuidParentAt = 0x1b8;
+                      kUuidParentAt = 0x1b8, kGeometrySectorSizeAt = 0x1d4;
 constexpr std::size_t kUuidBytes = 16;
 constexpr uint32_t kHeaderSize = 0x190;  // from kHeaderSizeAt on, as VirtualBox writes it
 constexpr std::string_view kText = "<<< Spindle VM Virtual Disk Image >>>\n";
@@ -162,6 +162,8 @@ Result<Header> make_header(uint64_t disk_size, uint32_t block_size, ImageType ty
   put32(bytes.data() + kVersionAt, kVersion);
   put32(bytes.data() + kHeaderSizeAt, kHeaderSize);
   put32(bytes.data() + kSectorSizeAt, static_cast<uint32_t>(kSector));
+  // A header of this size has a second geometry, whose sector size VirtualBox wants to be 512 too.
+  put32(bytes.data() + kGeometrySectorSizeAt, static_cast<uint32_t>(kSector));
   SPINDLE_TRY(put_uuid(bytes, kUuidImageAt, name));
   SPINDLE_TRY(put_uuid(bytes, kUuidSnapshotAt, name));
   encode_header(header);

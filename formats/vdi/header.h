@@ -55,6 +55,10 @@ struct Header {
 
   uint64_t place_offset(uint32_t place) const { return data_offset + uint64_t{place} * block_size; }
   uint64_t map_bytes() const { return uint64_t{blocks} * sizeof(uint32_t); }
+  /// Blocks that a file of this many bytes has, be it in part.
+  uint64_t places_begun_in(uint64_t file_size) const {
+    return file_size > data_offset ? (file_size - data_offset + block_size - 1) / block_size : 0;
+  }
   /// Blocks that a file of this many bytes has whole.
   uint64_t places_in(uint64_t file_size) const {
     return file_size > data_offset ? (file_size - data_offset) / block_size : 0;

@@ -22,6 +22,7 @@ Image::Image(Node& file, Header h, BlockMap m)
 Task<Result<Image>> Image::load(Node& file) {
   if (!file.facts().read_only) {
     auto flushed = co_await file.flush();
+    if (!flushed) flushed.error()->kind = ErrorKind::FlushFailed;
     if (!flushed) co_return std::unexpected(std::move(flushed.error()));
   }
   auto header = co_await read_header(file);
@@ -29,6 +30,12 @@ Task<Result<Image>> Image::load(Node& file) {
   auto map = co_await BlockMap::read(file, *header);
   if (!map) co_return std::unexpected(std::move(map.error()));
   co_return Image(file, *header, std::move(*map));
+}
+
+Task<Result<>> Image::barrier() {
+  auto flushed = co_await file_->flush();
+  if (!flushed) flushed.error()->kind = ErrorKind::FlushFailed;
+  co_return flushed;
 }
 
 Task<Result<>> Image::write_header() {
@@ -105,9 +112,7 @@ Task<Result<bool>> Image::place_is_zero(uint32_t place) {
 }
 
 uint64_t Image::places_begun() const {
-  const uint64_t size = file_->size();
-  if (size <= header.data_offset) return 0;
-  return (size - header.data_offset + header.block_size - 1) / header.block_size;
+  return header.places_begun_in(file_->size());
 }
 
 }  // namespace spindle::vdi

@@ -26,7 +26,8 @@ class Image {
   Header header;
   BlockMap map;
 
-  Task<Result<>> barrier() { return file_->flush(); }
+  /// FlushFailed if it fails (D6).
+  Task<Result<>> barrier();
   /// The header as it is in memory.
   Task<Result<>> write_header();
   /// Entries that changed.

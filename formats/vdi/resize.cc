@@ -87,31 +87,6 @@ Task<Result<>> vacate(Image& image, uint32_t count) {
   co_return step;
 }
 
-Task<Result<>> grow_with_new_map(Image& image, uint64_t size, uint32_t blocks, Mutation mutation) {
-  const uint64_t block_size = image.header.block_size;
-  const auto shift = static_cast<uint32_t>(places_for_map(blocks, block_size));
-  auto step = co_await vacate(image, shift);
-  if (!step) co_return step;
-  Header header = image.header;
-  header.map_offset = image.header.data_offset;
-  header.data_offset = static_cast<uint32_t>(image.header.data_offset + shift * block_size);
-  header.blocks = blocks;
-  header.disk_size = size;
-  header.allocated = image.header.allocated > shift ? image.header.allocated - shift : 0;
-  BlockMap map(header.map_offset, blocks);
-  for (uint32_t block = 0; block < image.map.blocks(); ++block) {
-    const uint32_t entry = block < in_use(image.header) ? image.map[block] : kFree;
-    map.set(block, is_place(entry) ? entry - shift : entry);
-  }
-  step = co_await zero_tail(image);
-  if (step) step = co_await write_map(image.file(), map);
-  if (step && mutation != Mutation::SwitchBeforeMap) step = co_await image.barrier();
-  image.header = header;
-  if (step) step = co_await image.write_header();
-  if (step) step = co_await image.barrier();
-  co_return step;
-}
-
 Task<Result<>> grow_in_place(Image& image, uint64_t size, uint32_t blocks, Mutation mutation) {
   Result<> step;
   if (mutation != Mutation::TailNotZeroed) step = co_await zero_tail(image);
@@ -130,6 +105,52 @@ Task<Result<>> grow_in_place(Image& image, uint64_t size, uint32_t blocks, Mutat
   if (step && mutation != Mutation::BlocksBeforeMap) step = co_await image.barrier();
   image.header.blocks = blocks;
   image.header.disk_size = size;
+  image.map = std::move(map);
+  if (step) step = co_await image.write_header();
+  if (step) step = co_await image.barrier();
+  co_return step;
+}
+
+// While blocks are at the end, their places may be more than the image has blocks, which other programs
+// refuse. Then it gets more blocks first, behind the end of the disk, if its map has room for them.
+Task<Result<>> make_room_for_moves(Image& image, uint32_t shift) {
+  const auto used = image.map.used().places;
+  const auto moved = static_cast<uint64_t>(std::ranges::lower_bound(used, shift) - used.begin());
+  const uint64_t needed = std::max<uint64_t>(used.empty() ? 0 : uint64_t{used.back()} + 1, shift) + moved;
+  if (moved == 0 || needed <= image.header.blocks) co_return Result<>{};
+  if (needed <= kMostBlocks && fits_before_data(image.header, needed))
+    co_return co_await grow_in_place(image, image.header.disk_size, static_cast<uint32_t>(needed),
+                                     Mutation::None);
+  co_return std::unexpected(Error{
+      .kind = ErrorKind::NotSupported,
+      .operation = "resize",
+      .node = image.file().facts().name,
+      .detail =
+          "all its blocks are in use and its map has no room for one more: `spindle img convert` it into "
+          "a new image, and resize that"});
+}
+
+Task<Result<>> grow_with_new_map(Image& image, uint64_t size, uint32_t blocks, Mutation mutation) {
+  const uint64_t block_size = image.header.block_size;
+  const auto shift = static_cast<uint32_t>(places_for_map(blocks, block_size));
+  auto step = co_await make_room_for_moves(image, shift);
+  if (step) step = co_await vacate(image, shift);
+  if (!step) co_return step;
+  Header header = image.header;
+  header.map_offset = image.header.data_offset;
+  header.data_offset = static_cast<uint32_t>(image.header.data_offset + shift * block_size);
+  header.blocks = blocks;
+  header.disk_size = size;
+  header.allocated = image.header.allocated > shift ? image.header.allocated - shift : 0;
+  BlockMap map(header.map_offset, blocks);
+  for (uint32_t block = 0; block < image.map.blocks(); ++block) {
+    const uint32_t entry = block < in_use(image.header) ? image.map[block] : kFree;
+    map.set(block, is_place(entry) ? entry - shift : entry);
+  }
+  step = co_await zero_tail(image);
+  if (step) step = co_await write_map(image.file(), map);
+  if (step && mutation != Mutation::SwitchBeforeMap) step = co_await image.barrier();
+  image.header = header;
   if (step) step = co_await image.write_header();
   if (step) step = co_await image.barrier();
   co_return step;

@@ -24,7 +24,7 @@ Space::Space(Node& file, const Header& header, const std::vector<uint32_t>& used
       grown_(next_) {
   uint32_t expected = 0;
   for (const uint32_t place : used) {
-    for (; expected < place; ++expected) holes_.push_back(expected);
+    if (place != expected) holes_.push_back({expected, place - expected});
     expected = place + 1;
   }
   std::ranges::reverse(holes_);
@@ -52,12 +52,20 @@ bool Space::ready(uint32_t place) const {
 }
 
 Task<Result<>> Space::make_room() {
-  const uint64_t had = grown_ - next_ + zeroed_.size();
+  const uint64_t before = rounds_;
   Turns::Turn turn(turns_);
   co_await turn;
-  if (grown_ - next_ + zeroed_.size() > had) co_return Result<>{};  // somebody has made some meanwhile
-  if (!holes_.empty()) co_return co_await reuse_holes();
-  co_return co_await grow();
+  // Somebody has made some meanwhile. It may be gone again, or the caller's block have got a place by
+  // another's doing: the caller looks again.
+  if (rounds_ != before) co_return Result<>{};
+  Result<> made;
+  if (holes_.empty()) {
+    made = co_await grow();
+  } else {
+    made = co_await reuse_holes();
+  }
+  if (made) ++rounds_;
+  co_return made;
 }
 
 Task<Result<>> Space::settle() {
@@ -70,16 +78,20 @@ Task<Result<>> Space::settle() {
 Task<Result<>> Space::reuse_holes() {
   auto settled = co_await settle();
   if (!settled) co_return settled;
-  for (uint64_t count = std::min({step_, kMostHolesAtOnce, uint64_t{holes_.size()}}); count != 0; --count) {
-    const uint32_t place = holes_.back();
+  for (uint64_t count = std::min(step_, kMostHolesAtOnce); count != 0 && !holes_.empty(); --count) {
+    const uint32_t place = holes_.back().first;
     if (options_.mutation != Mutation::HolesNotZeroed) {
       auto zeroed =
           co_await file_.write_zeroes(layout_.place_offset(place), layout_.block_size, {.unmap = true});
       if (!zeroed) co_return zeroed;
     }
     unready_holes_.insert(place);
-    holes_.pop_back();
     zeroed_.push_back(place);
+    if (--holes_.back().count == 0) {
+      holes_.pop_back();
+    } else {
+      ++holes_.back().first;
+    }
   }
   co_return Result<>{};
 }
@@ -101,11 +113,16 @@ Task<Result<>> Space::grow() {
               .node = file_.facts().name,
               .detail = "the image has no place left; `spindle img check -r leaks` may make some"});
   }
-  auto grown = co_await file_.resize(layout_.place_offset(static_cast<uint32_t>(end)));
-  if (!grown) co_return grown;
   touched_ = true;
-  grown_ = end;
-  co_return Result<>{};
+  for (uint64_t to = end;; to = grown_ + (to - grown_) / 2) {
+    auto grown = co_await file_.resize(layout_.place_offset(static_cast<uint32_t>(to)));
+    if (grown) {
+      grown_ = to;
+      co_return grown;
+    }
+    // A smaller step may fit. A growth that failed left the file as it was.
+    if (grown.error()->kind != ErrorKind::NoSpace || to == grown_ + 1) co_return grown;
+  }
 }
 
 void Space::freeze() {

@@ -49,7 +49,8 @@ class Space {
   std::optional<uint32_t> take();
   /// True when it is time to grow, though there is some left.
   bool low() const;
-  /// Makes some. One at a time; who comes meanwhile finds what the first made.
+  /// Makes some, if there is any to be made. One at a time; who comes meanwhile waits, and has to see whether
+  /// what the first made is enough.
   Task<Result<>> make_room();
 
   bool ready(uint32_t place) const;
@@ -59,6 +60,8 @@ class Space {
   uint64_t next() const { return next_; }
   /// Something was handed out, or the file has grown.
   bool touched() const { return touched_; }
+  /// The file was changed before, so that tidying up at the end is worth it.
+  void touch() { touched_ = true; }
 
   /// For Commit::Owner: what is so now will be durable; is.
   void freeze();
@@ -81,9 +84,14 @@ class Space {
   const uint64_t first_;  // next_ when opened: holes lie below
   uint64_t grown_;
   uint64_t ready_ = 0;
-  std::vector<uint32_t> holes_;       // unused, contents unknown; the lowest last
+  struct Hole {
+    uint32_t first;
+    uint32_t count;
+  };
+  std::vector<Hole> holes_;           // unused, contents unknown; the lowest last
   std::vector<uint32_t> zeroed_;      // unused, zeroed
   std::set<uint32_t> unready_holes_;  // zeroed, not known to be durable; used ones too
+  uint64_t rounds_ = 0;               // of make_room() that have ended well
   bool settled_ = false;              // a barrier has passed since the image was opened
   bool touched_ = false;
   struct Frozen {

@@ -101,7 +101,7 @@ TEST_CASE("vdi check: an entry beyond the file is dropped, and the guest's range
   image.close(*read_only);
   const auto mended = image.check(image.path, Repair::All);
   CHECK(mended.corruptions_fixed == 1);
-  CHECK(mended.messages.back().find(fmt::format("bytes {} to {}", 8 * kBlock, 9 * kBlock - 1)) !=
+  CHECK(mended.messages.front().find(fmt::format("bytes {} to {}", 8 * kBlock, 9 * kBlock - 1)) !=
         std::string::npos);
   image.is_sound();
   CHECK(image.content_of(8) == std::string(kBlock, '\0'));

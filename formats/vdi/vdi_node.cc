@@ -12,6 +12,12 @@ namespace spindle {
 
 using vdi::Mutation;
 
+namespace {
+
+constexpr uint64_t kMappedBlocks = 64;
+
+}  // namespace
+
 VdiNode::VdiNode(std::shared_ptr<Node> child, Options options)
     : Node(child->reactor()), child_(std::move(child)), options_(options), facts_(child_->facts()) {
   Commit::Owner& owner = *this;
@@ -46,7 +52,7 @@ Task<Result<>> VdiNode::load() {
            header_.place_offset(used.places.back()) + header_.block_size > child_->size();
     co_return Result<>{};
   }
-  const uint64_t most = std::max<uint64_t>(header_.blocks, header_.places_in(child_->size()));
+  const uint64_t most = header_.places_begun_in(child_->size());
   std::string wrong;
   if (used.twice) wrong = fmt::format("two blocks have the place {}", *used.twice);
   if (!used.places.empty() && used.places.back() >= most) {
@@ -64,7 +70,7 @@ Task<Result<>> VdiNode::load() {
                                      .ahead = commit_->policy() == CommitPolicy::Ordered,
                                      .mutation = options_.mutation},
                  [this] { return commit_->flush(); });
-  // An interrupted run without order may have pointed to what the file never got: that reads as zeroes.
+  // A file that ends within its last block: the rest of that reads as zeroes.
   const uint64_t end = header_.place_offset(static_cast<uint32_t>(space_->next()));
   if (space_->next() != 0 && child_->size() < end) co_return co_await child_->resize(end);
   co_return Result<>{};
@@ -73,10 +79,12 @@ Task<Result<>> VdiNode::load() {
 Result<> VdiNode::check_modification(const char* operation, uint64_t offset, uint64_t length) const {
   SPINDLE_TRY(check_range(operation, offset, length));
   if (facts_.read_only) return std::unexpected(Error::from_errno(EROFS, operation, facts_.name, offset));
-  if (!broken_) [[likely]]
+  if (!commit_->abandoned() && !broken_) [[likely]]
     return {};
   Error error = Error::from_errno(EIO, operation, facts_.name, offset);
-  error.detail = "a change of its size failed half way; open the image again";
+  error.kind = ErrorKind::FlushFailed;
+  error.detail = broken_ ? "a change of its size failed half way; open the image again"
+                         : "an earlier flush failed; open the image again";
   return std::unexpected(std::move(error));
 }
 
@@ -216,12 +224,16 @@ Task<Result<>> VdiNode::discard(uint64_t offset, uint64_t length) {
 
 Task<Result<>> VdiNode::flush() {
   if (facts_.read_only) return child_->flush();
+  if (broken_) return finished(check_modification("flush", 0, 0));
   return commit_->flush();
 }
 
 Task<Result<Extent>> VdiNode::map(uint64_t offset, uint64_t length) {
   SPINDLE_CO_TRY(check_range("map", offset, length));
   if (length == 0) co_return Extent{.offset = offset, .zero = true};
+  // The file's own runs may be shorter than ours: ours is not worked out again and again for each of them.
+  if (vdi::is_place((*map_)[block_of(offset)]))
+    length = std::min<uint64_t>(length, kMappedBlocks * uint64_t{header_.block_size});
   const Run run = run_at(offset, length);
   if (!run.file_offset) co_return Extent{.offset = offset, .length = run.length, .zero = true};
   auto extent = co_await child_->map(*run.file_offset, run.length);
@@ -270,9 +282,17 @@ Task<Result<>> VdiNode::resize(uint64_t size) {
   const Result<> possible = vdi::can_resize(header_, size, facts_.name);
   if (!possible) co_return possible;
   auto resized = co_await vdi::resize(*child_, size, options_.mutation);
-  if (resized) resized = co_await load();
-  if (!resized) broken_ = true;
-  co_return resized;
+  if (!resized && resized.error()->kind == ErrorKind::FlushFailed) {
+    commit_->abandon();
+    broken_ = true;
+    co_return resized;
+  }
+  // Whatever came of it, the file says what the image is now: each step leaves one that is sound.
+  auto loaded = co_await load();
+  broken_ = !loaded;
+  if (loaded) space_->touch();
+  if (!resized) co_return resized;
+  co_return loaded;
 }
 
 void VdiNode::abandon() {

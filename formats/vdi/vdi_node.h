@@ -58,8 +58,8 @@ class VdiNode final : public Node, private Commit::Owner {
   Task<Result<>> flush() override;
   Task<Result<Extent>> map(uint64_t offset, uint64_t length) override;
   /// Moves blocks if the map needs their space, so no other operation may be in flight (Disk::resize waits
-  /// for them). Durable when it returns. After an error other than of its arguments the image must be opened
-  /// again.
+  /// for them). Durable when it returns. After an error the disk has the size that the image has; after
+  /// FlushFailed it must be opened again (D6).
   Task<Result<>> resize(uint64_t size) override;
   Task<Result<>> close() override;
   void abandon() override;

@@ -26,6 +26,9 @@ int create(const Options& given, const image::Workshop& shop) {
   if (given.file.empty())
     return tool_failed(kCommand, Error::invalid("", "", "name the image to be made, and its size"));
   if (!given.size.empty()) {
+    if (list->size)
+      return tool_failed(kCommand,
+                         Error::invalid("", given.file, "The image size must be specified only once"));
     const auto size = image::parse_image_size(given.size);
     if (!size) return tool_failed(kCommand, *size.error());
     list->size = *size;

@@ -61,6 +61,7 @@ TEST_CASE("img: user errors are one line and status 1") {
   bench.refused("img create -q -o preallocation a.raw 1M", "needs a value");
   bench.refused("img create -q -o preallocation=some new.raw 1M", "off, falloc or full");
   bench.refused("img create -q -o ,, new.raw 1M", "option");
+  bench.refused("img create -q -o size=2M new.raw 1M", "only once");
   bench.refused("img create -q . 1M", "directory");
   bench.refused("img create -q /dev/full 1M", "character device");
   bench.refused("img create -q nowhere/a.raw 1M", "nowhere/a.raw");

@@ -16,6 +16,10 @@ uint64_t size_for(const Format& format, uint64_t size) {
   return format.name == "raw" ? size : to_sectors(size);
 }
 
+Error same_file_error(const std::string& target) {
+  return Error::invalid("convert", target, "source and target are the same file; name another target");
+}
+
 ImageName target_name(const ConvertRequest& request) {
   if (request.target_options) return {.text = request.target, .options = true};
   return {.text = request.target, .format = request.target_format};
@@ -101,6 +105,8 @@ Task<Result<>> write_target(const Workshop& shop, const ConvertRequest& request,
   const OpenMode mode{.write = true, .cache = request.target_cache, .drop_cache = request.keep_target};
   auto spec = describe_image(shop, target_name(request), mode);
   if (!spec) co_return std::unexpected(std::move(spec.error()));
+  // A list of options can name the source, too, and with locking=off nothing else would keep it out.
+  if (same_file(source.id(), spec->file)) co_return std::unexpected(same_file_error(spec->file));
   const std::string spec_file = spec->file;
   auto opening = open_disk(shop, std::move(*spec));
   auto target = co_await opening;
@@ -124,10 +130,8 @@ Task<Result<>> convert_image(const Workshop& shop, ConvertRequest request, Progr
   const OpenMode mode{.cache = request.source_cache, .force_share = request.force_share};
   auto spec = describe_image(shop, request.source, mode);
   if (!spec) co_return std::unexpected(std::move(spec.error()));
-  if (!request.target_options && same_file(spec->file, request.target)) {
-    co_return std::unexpected(Error::invalid("convert", request.target,
-                                             "source and target are the same file; name another target"));
-  }
+  if (!request.target_options && same_file(spec->file, request.target))
+    co_return std::unexpected(same_file_error(request.target));
   auto opening = open_disk(shop, std::move(*spec));
   auto source = co_await opening;
   if (!source) co_return std::unexpected(std::move(source.error()));

@@ -70,6 +70,11 @@ TEST_CASE("img: user errors are one line and status 1") {
   bench.refused("img check -f raw a.raw", "does not support checks", 63);
   bench.refused("img compact -f raw a.raw", "cannot be compacted", 63);
   bench.refused("img convert a.raw ./a.raw", "same file");
+  bench.refused("img convert -n --target-image-opts a.raw driver=raw,file.filename=./a.raw", "same file");
+  bench.refused(
+      "img convert -n --image-opts --target-image-opts driver=raw,file.filename=a.raw,locking=off "
+      "driver=raw,file.filename=./a.raw,locking=off",
+      "same file");
   bench.refused("img convert -c a.raw b.raw", "ompression");
   bench.refused("img convert -m x a.raw b.raw", "coroutines");
   bench.refused("img convert -n -o size=1M a.raw b.raw", "-o");

@@ -1,6 +1,7 @@
 // The file of a BadState: JSON, contents in base64. Reading checks all that is used.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -201,6 +202,12 @@ Result<> save(const BadState& state, const std::string& path) {
 }
 
 Result<BadState> load_bad_state(const std::string& path) {
+  // Devices may have no end, and a directory can be opened but not read.
+  std::error_code failed;
+  const auto kind = std::filesystem::status(path, failed).type();
+  using enum std::filesystem::file_type;
+  if (kind == directory || kind == character || kind == block)
+    return std::unexpected(damaged(path, "it is a directory or a device, not a file"));
   std::ifstream in(path);
   if (!in) return std::unexpected(Error::from_errno(errno ? errno : EIO, "open", path));
   std::ostringstream text;

@@ -111,6 +111,11 @@ TEST_CASE("bad state: a file that is damaged is refused with a reason, wherever 
     if (auto loaded = load_bad_state(path)) static_cast<void>(judge(*found.reactor, *loaded, found.subject));
   }
   CHECK(load_bad_state(directory.file("missing")).error()->kind == ErrorKind::NotFound);
+  for (const std::string& no_file : {directory.path(), std::string("/dev/null"), std::string("/dev/zero")}) {
+    const auto loaded = load_bad_state(no_file);
+    REQUIRE(!loaded.has_value());
+    CHECK(loaded.error()->message().find("not a file") != std::string::npos);
+  }
 }
 
 }  // namespace

@@ -80,6 +80,28 @@ TEST_CASE("cli: help and version") {
   }
 }
 
+TEST_CASE("cli: what cannot be printed is no success") {
+  const test::TempDir directory;
+  REQUIRE(directory.ok());
+  const auto into_full = [](const std::string& arguments) {
+    return test::run_command("{ '" SPINDLE_BINARY "' " + arguments + " </dev/null >/dev/full; }");
+  };
+  const auto lost = [&](const std::string& arguments, int status) {
+    const test::Command full = into_full(arguments);
+    INFO(arguments << " -> " << full.output);
+    CHECK(full.status == status);
+    CHECK(std::ranges::count(full.output, '\n') == 1);
+    CHECK(full.output.find("write the output") != std::string::npos);
+  };
+  for (const char* arguments :
+       {"--help", "--version", "run --help", "crash explore --help", "crash explore --states 20 --steps 5",
+        "crash table --states 40 --steps 5 --qemu 0"})
+    lost(arguments, 2);
+  for (const char* arguments : {"img --help", "img create --help", "io --help"}) lost(arguments, 1);
+  // With nothing to deliver there is nothing to fail.
+  CHECK(into_full("img create -q '" + directory.file("a.raw") + "' 1M").status == 0);
+}
+
 TEST_CASE("cli: user errors are one line and status 2") {
   const test::TempDir directory;
   REQUIRE(directory.ok());

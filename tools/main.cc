@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "image/output.h"
 #include "tools/command.h"
 #include "vmm/output.h"
 
@@ -28,6 +29,17 @@ bool wants_subcommand(const CLI::App& app) {
 int usage_status(const CLI::App& app) {
   const bool as_qemu = app.got_subcommand("img") || app.got_subcommand("io");
   return as_qemu ? spindle::tools::kExitFailed : spindle::tools::kExitUsage;
+}
+
+// What `status` becomes if it claims success and what was printed could not be delivered: a verdict that
+// nobody has read is none. Those who print to standard output as they go have said so themselves if they
+// failed for it, so this speaks for the others, help included.
+int status_with_output(const CLI::App& app, int status) {
+  if (status != spindle::tools::kExitOk) return status;
+  const auto delivered = spindle::image::output_state();
+  if (delivered) return status;
+  spindle::vmm::say(fmt::format("{}: {}", command_name(app), delivered.error()->message()));
+  return usage_status(app);
 }
 
 // CLI11's messages may have several lines; ours have one.
@@ -70,7 +82,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    if (error.get_exit_code() == 0) return status_with_output(app, app.exit(error));  // --help, --version
     const std::string name = command_name(app);
     if (const auto unknown = app.remaining(true); wants_subcommand(app) && !unknown.empty()) {
       spindle::vmm::say(
@@ -80,5 +92,5 @@ int main(int argc, char** argv) {
     spindle::vmm::say(fmt::format("{}: {}; see `{} --help`", name, one_line(error.what()), name));
     return usage_status(app);
   }
-  return action();
+  return status_with_output(app, action());
 }

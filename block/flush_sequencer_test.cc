@@ -25,9 +25,9 @@ struct Bench {
     spawn(sequencer.flush(), [slot](FlushResult result) { slot->emplace(std::move(result)); });
     return slot;
   }
-  void finish_flush(bool fail = false) {
+  void finish_flush(bool fail = false, bool can_flush_again = false) {
     REQUIRE(node.held().size() == 1);
-    node.release(node.held().front(), fail);
+    node.release(node.held().front(), fail, can_flush_again);
     settle(*reactor);
   }
 };
@@ -104,6 +104,30 @@ TEST_CASE("a failed flush fails everyone who relied on it and everyone after, an
   CHECK((*later)->outcome == FlushOutcome::Failed);
   CHECK(bench.sequencer.dirty());
   CHECK(bench.node.flushes_started() == 1);
+}
+
+TEST_CASE(
+    "a flush that lost nothing fails alone: who shared it gets another, and the node stays dirty until one "
+    "succeeds") {
+  Bench bench;
+  auto first = bench.flush();
+  auto sharing = bench.flush();
+  auto sharing_too = bench.flush();
+  bench.finish_flush(true, true);
+  REQUIRE(first->has_value());
+  CHECK((*first)->outcome == FlushOutcome::Failed);
+  CHECK_FALSE((*first)->result.has_value());
+  CHECK_FALSE(bench.sequencer.failure().has_value());
+  CHECK(bench.sequencer.dirty());
+  CHECK_FALSE(sharing->has_value());
+  CHECK_FALSE(sharing_too->has_value());
+  bench.finish_flush();
+  REQUIRE(sharing->has_value());
+  CHECK((*sharing)->outcome == FlushOutcome::Issued);
+  REQUIRE(sharing_too->has_value());
+  CHECK((*sharing_too)->outcome == FlushOutcome::Coalesced);
+  CHECK_FALSE(bench.sequencer.dirty());
+  CHECK(bench.node.flushes_started() == 2);
 }
 
 TEST_CASE("with elision off every flush is issued or shared") {

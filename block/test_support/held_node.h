@@ -22,6 +22,7 @@ class HeldNode final : public Node {
     std::set<uint64_t> snapshot;  // of a flush: what it will make durable
     bool fua = false;
     bool fail = false;
+    bool can_flush_again = false;  // of a failed flush
     std::coroutine_handle<> waiter;
   };
 
@@ -37,9 +38,10 @@ class HeldNode final : public Node {
   uint64_t flushes_running() const { return flushes_running_; }
 
   /// Lets the operation go on; a failed write may or may not have reached the medium, here it has not.
-  void release(Held* held, bool fail) {
+  void release(Held* held, bool fail, bool can_flush_again = false) {
     std::erase(held_, held);
     held->fail = fail;
+    held->can_flush_again = can_flush_again;
     if (held->kind == Held::Kind::Write) {
       if (!fail) cached_.insert(held->id);
       if (!fail && held->fua) durable_.insert(held->id);
@@ -87,8 +89,10 @@ class HeldNode final : public Node {
       void await_resume() const noexcept {}
     };
     co_await Wait{*this, held};
-    if (held.fail) co_return std::unexpected(Error::from_errno(EIO, operation, facts_.name));
-    co_return Result<>{};
+    if (!held.fail) co_return Result<>{};
+    Error error = Error::from_errno(EIO, operation, facts_.name);
+    error.can_flush_again = held.can_flush_again;
+    co_return std::unexpected(std::move(error));
   }
 
   uint64_t size_ = 1 << 20;

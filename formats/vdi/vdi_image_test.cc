@@ -266,6 +266,36 @@ TEST_CASE("vdi resize: what cannot be is refused and changes nothing") {
   image.is_sound();
 }
 
+TEST_CASE("vdi: what others put into the header stays, whatever is done to the image") {
+  Damaged image(5);
+  const std::string comment = "a comment", theirs(40, '\x5a');
+  {
+    auto file = image.file(image.path);
+    image.write(*file, 0x54, comment);
+    image.write(*file, 0x1d8, theirs);
+    VdiBench::require(image.reactor->wait(file->close()));
+  }
+  auto uuids = [&] {
+    auto file = image.file(image.path);
+    auto text = image.read(*file, 0x188, 64);
+    CHECK(image.read(*file, 0x54, comment.size()) == comment);
+    CHECK(image.read(*file, 0x1d8, theirs.size()) == theirs);
+    VdiBench::require(image.reactor->wait(file->close()));
+    return text;
+  };
+  const std::string before = uuids();
+  auto node = image.open(image.path);
+  image.write(*node, 20 * kBlock, "more");
+  image.flush(*node);
+  for (const uint64_t blocks : {40, 20000, 25})
+    VdiBench::require(image.reactor->wait(node->resize(blocks * kBlock)));
+  image.close(node);
+  image.set_count(30);
+  image.check(image.path, Repair::All);
+  image.compact(image.path);
+  CHECK(uuids() == before);
+}
+
 TEST_CASE("vdi create: sizes and options that cannot be are refused") {
   VdiBench bench;
   auto refused = [&](uint64_t size, FormatOptions options) {

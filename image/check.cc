@@ -51,6 +51,8 @@ Task<Result<CheckOutcome>> check_image(const Workshop& shop, ImageName name, Ope
       outcome.report = std::move(*report);
     } else {
       result = std::unexpected(std::move(report.error()));
+      // An image of a kind that the format does not know here: not a format without checks.
+      if (result.error()->kind == ErrorKind::NotSupported) result.error()->kind = ErrorKind::Invalid;
     }
   }
   auto closed = co_await (*file)->close();

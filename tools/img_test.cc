@@ -68,6 +68,12 @@ TEST_CASE("img: user errors are one line and status 1") {
   bench.refused("img create -q null-co:// 1M", "file");
   bench.refused("img check --bogus a.raw", "bogus");
   bench.refused("img check -f raw a.raw", "does not support checks", 63);
+  // What a format has checks for, but not of this kind, is another thing.
+  bench.works("img create -q -f vdi other.vdi 1M");
+  std::fstream(bench.dir.file("other.vdi"), std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(0x4c)
+      .put(4);
+  bench.refused("img check -f vdi other.vdi", "image type", 1);
   bench.refused("img compact -f raw a.raw", "cannot be compacted", 63);
   bench.refused("img convert a.raw ./a.raw", "same file");
   bench.refused("img convert -n --target-image-opts a.raw driver=raw,file.filename=./a.raw", "same file");

@@ -7,10 +7,15 @@
 #include <map>
 #include <utility>
 
+#include "block/parse.h"
 #include "formats/vdi/compact.h"
 
 namespace spindle::vdi {
 namespace {
+
+// More than this, and more than the file has, is not copied to settle who owns what: a damaged map must not
+// fill the host.
+constexpr uint64_t kCopiesAnyway = 1 << 30;
 
 struct Findings {
   std::vector<uint32_t> beyond;   // blocks whose entry names no place of the file
@@ -83,6 +88,17 @@ class Checker {
   /// Steps 1 and 2.
   Task<Result<>> settle(const Findings& found, Mutation mutation) {
     uint64_t place = std::max(end_, image_.places_begun());
+    const uint64_t copies = found.doubles.size() * uint64_t{image_.header.block_size};
+    if (copies > std::max(image_.file().size(), kCopiesAnyway)) {
+      co_return std::unexpected(
+          Error{.kind = ErrorKind::Corrupt,
+                .operation = "repair",
+                .node = image_.file().facts().name,
+                .detail = fmt::format(
+                    "{} blocks have places that others have too, and copies for them would take {}: most of "
+                    "the map is lost; what can be read can be converted into a new image",
+                    found.doubles.size(), format_size(copies))});
+    }
     const uint64_t needed = place + found.doubles.size();
     if (needed >= kZero) {
       co_return std::unexpected(

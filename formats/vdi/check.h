@@ -13,6 +13,9 @@
 //   2  point those blocks to their copies; drop entries that name no place. Barrier.
 //   3  leaks: compact.h.
 //
+// Copies that would take more than a GiB, and more than the file has, are not made: then most of the map is
+// lost.
+//
 // After a crash at any point the same repair ends it: until step 2 is durable nothing has moved, and what
 // step 1 made is a leak.
 #pragma once

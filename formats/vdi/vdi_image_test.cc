@@ -190,6 +190,24 @@ TEST_CASE("vdi check: thousands of findings are counted, and told in a bounded n
   CHECK(bench.check(path).corruptions == 0);
 }
 
+TEST_CASE("vdi check: a map of zeroes fills no disk with copies") {
+  VdiBench bench;
+  const std::string path = bench.create("image", uint64_t{60'000} << 20);
+  const auto layout = bench.header(path);
+  auto file = bench.file(path);
+  VdiBench::require(bench.reactor->wait(file->resize(layout.place_offset(1))));
+  bench.write(*file, layout.map_offset, std::string(layout.map_bytes(), '\0'));
+  VdiBench::require(bench.reactor->wait(file->close()));
+  CHECK(bench.check(path).corruptions >= 59'999);
+  const auto before = test::run_command("md5sum " + path).output;
+  file = bench.file(path);
+  const auto refused = bench.reactor->wait(vdi::format().check(file, Repair::All));
+  REQUIRE(!refused.has_value());
+  CHECK(refused.error()->kind == ErrorKind::Corrupt);
+  VdiBench::require(bench.reactor->wait(file->close()));
+  CHECK(test::run_command("md5sum " + path).output == before);
+}
+
 TEST_CASE("vdi check: a repair of a file that cannot be written says so") {
   Damaged image(5);
   image.set_count(20);

@@ -17,7 +17,7 @@ struct Hunt {
   std::vector<std::string> workloads;
   uint64_t seeds = 6;
   uint64_t steps = 120;
-  uint64_t states = 3000;  ///< of a history
+  uint64_t states = 1500;  ///< of a history
   bool both_cache_modes = true;
   /// A disk of so many bytes with this allocation unit, in place of one of 64 units.
   uint64_t disk_bytes = 0;

@@ -99,7 +99,7 @@ Task<Result<std::shared_ptr<Node>>> open_graph(Reactor& reactor, const DiskSpec&
   }
   if (!spec.faults.empty()) node = std::make_shared<FaultNode>(std::move(node), spec.faults);
 
-  auto opening = format->open(node, spec.format_options);
+  auto opening = format->open(node, OpenOptions{.options = spec.format_options});
   auto top = co_await opening;
   if (!top) {
     static_cast<void>(co_await node->close());  // the first error is the one to tell

@@ -48,6 +48,8 @@ struct Buffers {
 
 struct WriteFlags {
   bool fua = false;  ///< durable when it returns
+  /// The format may store it compressed. Whole clusters that were never written, and the disk's end.
+  bool compressed = false;
 };
 
 struct ZeroFlags {
@@ -74,6 +76,7 @@ struct NodeFacts {
   uint32_t discard_granularity = 0;  ///< 0: discard does nothing here
   uint32_t cluster_size = 0;         ///< the unit a format allocates in, bytes; 0: it allocates nothing
   bool supports_fua = false;
+  bool supports_compressed = false;
   bool supports_zeroes = false;  ///< write_zeroes is more than writing zero buffers
   bool discard_zeroes = false;   ///< a discarded range reads as zeroes
   bool read_only = false;
@@ -140,6 +143,8 @@ class Node {
 
   /// The next node down, or null for a protocol. For printing the graph and adding up protocol counters.
   virtual Node* child() const { return nullptr; }
+  /// The image below an overlay, read-only; it belongs to this node, which closes it. Null if there is none.
+  virtual Node* backing() const { return nullptr; }
   virtual const ProtocolCounters* protocol_counters() const { return nullptr; }
 
   /// Decides about this node's flushes. Whoever writes to the node from outside its graph (a Disk, an export,

@@ -44,7 +44,7 @@ Result<Subject> subject_of(const Format& format, const FormatOptions& options) {
     if (key == "metadata-flush" && value == "none") subject.promises_nothing = true;
   }
   subject.open = [open = format.open, for_open](std::shared_ptr<Node> file) {
-    return open(std::move(file), for_open);
+    return open(std::move(file), OpenOptions{.options = for_open});
   };
   if (format.create) {
     subject.create = [create = format.create, for_create](std::shared_ptr<Node> file, uint64_t size) {

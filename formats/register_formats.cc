@@ -8,9 +8,9 @@
 namespace spindle {
 namespace {
 
-Task<Result<std::shared_ptr<Node>>> open_raw(std::shared_ptr<Node> child, FormatOptions options) {
+Task<Result<std::shared_ptr<Node>>> open_raw(std::shared_ptr<Node> child, OpenOptions open_options) {
   RawNode::Options raw;
-  for (const auto& [key, value] : options) {
+  for (const auto& [key, value] : open_options.options) {
     const auto bytes = parse_size(value);
     if (!bytes) {
       co_return std::unexpected(bad_option(key, value, "a size in bytes, or with a suffix k, M, G or T"));

@@ -276,7 +276,7 @@ TEST_CASE("record: the image itself is no log, though its guest has made it look
   std::filesystem::resize_file(path, 8192);
   const auto before = content_of(path);
   FormatRegistry registry;
-  registry.add({.name = "raw", .open = [](std::shared_ptr<Node> child, FormatOptions) {
+  registry.add({.name = "raw", .open = [](std::shared_ptr<Node> child, OpenOptions) {
                   return finished(Result<std::shared_ptr<Node>>(std::move(child)));
                 }});
   DiskSpec spec{.file = path, .locking = LockPolicy::Off, .record = link};

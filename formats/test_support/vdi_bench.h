@@ -39,7 +39,7 @@ struct VdiBench {
   Result<std::shared_ptr<Node>> try_open(const std::string& path, FormatOptions options = {},
                                          bool read_only = false) {
     auto child = file(path, read_only);
-    auto node = reactor->wait(vdi::format().open(child, std::move(options)));
+    auto node = reactor->wait(vdi::format().open(child, OpenOptions{.options = std::move(options)}));
     if (!node) require(reactor->wait(child->close()));
     return node;
   }

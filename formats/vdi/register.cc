@@ -45,9 +45,10 @@ Format format(Mutations mutations) {
       .name = "vdi",
       .option_keys = {"metadata-flush", "prealloc-ahead"},
       .grows = true,
-      .open = [mutations](
-                  std::shared_ptr<Node> file,
-                  FormatOptions options) { return open(std::move(file), std::move(options), mutations); },
+      .open =
+          [mutations](std::shared_ptr<Node> file, OpenOptions options) {
+            return open(std::move(file), std::move(options.options), mutations);
+          },
       .create = [](std::shared_ptr<Node> file, CreateOptions options) -> Task<Result<>> {
         co_return co_await create(*file, std::move(options));
       },

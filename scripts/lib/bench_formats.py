@@ -91,7 +91,7 @@ def device_table(contest: Contest, say) -> None:
             say(f"  {shape:12} {title:22} {writes:8.2f} {written / 1024:9.1f} {flushes:8.2f} {contest.median(name) / BLOCKS * 1e6:13.0f}")
     for shape in ("64k", "512k"):
         limit = statistics.median(q / r for q, r in zip(contest.seconds[contest.best(f"{shape}/qemu-vdi/")], contest.seconds[f"{shape}/raw"]))
-        say(f"  {shape}: a file without metadata, our raw, is {limit:.1f} times faster than qemu-img on vdi; no format can be more so")
+        say(f"  {shape}: a file without metadata, our raw, is {limit:.1f} times faster than qemu-img on vdi: about what any format can reach")
 
 
 def one_round(contest: Contest, number: int) -> None:

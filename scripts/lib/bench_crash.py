@@ -4,6 +4,8 @@ The bars are for vdi, over each workload by itself; the toy format beside it is 
 how much of a state's time is the explorer's own.
 """
 
+import sys
+
 BARS = {"metadata": 20_000, "full": 2_000}  # states a second
 MEANING = {"metadata": "checked, opened and closed", "full": "and read back"}
 
@@ -13,7 +15,10 @@ def report(results: dict[str, dict], say) -> bool:
     ok = True
     for depth, bar in BARS.items():
         say(f"\nCrash states on one core, {depth}: {MEANING[depth]}")
-        for name in (n for n in results if n.startswith(f"{depth}/vdi/")):
+        names = [name for name in results if name.startswith(f"{depth}/vdi/")]
+        if not names:
+            sys.exit(f"bench: no result whose name begins with {depth}/vdi/")
+        for name in names:
             toy = results[name.replace("/vdi/", "/toy/")]
             rates = sorted(1 / seconds for seconds in results[name]["rounds"])
             rate = 1 / results[name]["seconds"]

@@ -97,13 +97,13 @@ inline constexpr uint64_t kIncompatibleAt = 72;   ///< (8), version 3 only
 
 bool looks_like_qcow2(std::span<const std::byte> head);
 
-/// What opening for reading needs: sound fields. `file_size` is what the tables' offsets are held against.
-/// Errors: Invalid (no qcow2, or fields out of range), NotSupported (version, features, encryption), Corrupt
-/// (tables or names that lie where they cannot).
 struct HeaderRules {
   /// Fields that say where tables lie may be wrong: for a check, which reports them.
   bool tolerate_table_offsets = false;
 };
+/// What opening for reading needs: sound fields. `file_size` is what the tables' offsets are held against.
+/// Errors: Invalid (no qcow2, or fields out of range), NotSupported (version, features, encryption), Corrupt
+/// (tables or names that lie where they cannot).
 Task<Result<Header>> read_header(Node& file, HeaderRules rules = {});
 Result<Header> decode_header(std::span<const std::byte> cluster, uint64_t file_size, const std::string& name,
                              HeaderRules rules = {});
@@ -111,8 +111,8 @@ Result<Header> decode_header(std::span<const std::byte> cluster, uint64_t file_s
 /// The first cluster's used bytes. Invalid if extensions and name do not fit into it.
 Result<std::vector<std::byte>> encode_header(const Header& header, const std::string& name);
 
-/// Writes encode_header(), padded with zeroes to whole sectors, at 0. Not durable by itself. Fields of the
-/// first 512 bytes change together or not at all, if the old header was one of these; the rest may not.
+/// Writes encode_header(), padded with zeroes to whole sectors, at 0. Not durable by itself, and a power cut
+/// may tear it between sectors.
 Task<Result<>> write_header(Node& file, const Header& header);
 
 }  // namespace spindle::qcow2

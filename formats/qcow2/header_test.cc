@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "block/big_endian.h"
+#include "block/protocols/file_node.h"
+#include "block/test_support/environment.h"
 
 using namespace spindle;
 using namespace spindle::qcow2;
@@ -125,6 +127,41 @@ TEST_CASE("a header cut off anywhere is refused or whole") {
     const auto cut = std::vector<std::byte>(cluster.begin(), cluster.begin() + static_cast<long>(length));
     auto decoded = decode_header(cut, kFileSize, "image");
     CHECK_FALSE((decoded && decoded->backing != "base"));
+  }
+}
+
+TEST_CASE("a check may read a header whose tables lie nowhere, and nobody else") {
+  Header header = small_header();
+  header.l1_offset = 777;
+  header.refcount_table_offset = uint64_t{1} << 40;
+  const auto cluster = cluster_of(header);
+  CHECK_FALSE(decode_header(cluster, kFileSize, "image"));
+  const auto tolerated = decode_header(cluster, kFileSize, "image", {.tolerate_table_offsets = true});
+  REQUIRE(tolerated);
+  CHECK(tolerated->l1_offset == 777);
+}
+
+TEST_CASE("a header goes into a file and comes back, of clusters of every size") {
+  auto reactor = std::move(*Reactor::create());
+  const test::TempDir dir;
+  for (unsigned bits = kSmallestClusterBits; bits <= kLargestClusterBits; ++bits) {
+    Header header = small_header();
+    header.layout.cluster_bits = bits;
+    header.disk_size = 1 << 15;
+    header.refcount_table_offset = uint64_t{1} << bits;
+    header.l1_offset = uint64_t{3} << bits;
+    header.backing = "base";
+    const std::string path = dir.file(std::to_string(bits), uint64_t{4} << bits);
+    auto file = FileNode::open(*reactor, {.path = path, .grows = true});
+    REQUIRE(file);
+    REQUIRE(reactor->wait(write_header(**file, header)));
+    auto back = reactor->wait(read_header(**file));
+    REQUIRE_MESSAGE(back, back.error()->message());
+    CHECK(back->backing == "base");
+    CHECK(back->l1_offset == header.l1_offset);
+    REQUIRE(reactor->wait((*file)->resize(71)));
+    CHECK_FALSE(reactor->wait(read_header(**file)));
+    REQUIRE(reactor->wait((*file)->close()));
   }
 }
 

@@ -40,8 +40,8 @@ class ControlTarget {
   virtual Result<> set_throttle(const std::string& disk, const ThrottleLimits& limits) = 0;
   /// Another size, in bytes, while the guest is paused for it. NotFound for an unknown id.
   virtual Result<> resize(const std::string& disk, uint64_t bytes) = 0;
-  /// CD-ROM drives, as DiskSet has them: a tray that the guest has locked opens by force only. NotFound for an
-  /// unknown id.
+  /// CD-ROM drives, as DiskSet has them: a tray that the guest has locked opens by force only. NotFound for
+  /// an unknown id.
   virtual Result<> open_tray(const std::string& drive, bool force) = 0;
   virtual Result<> close_tray(const std::string& drive) = 0;
   virtual Result<> eject(const std::string& drive, bool force) = 0;

@@ -229,7 +229,7 @@ Task<Result<>> Disk::resize(uint64_t bytes) {
   InFlight in_flight(*this, kResize, {0, bytes});
   if (auto allowed = check_modification("resize", 0, 0); !allowed)
     co_return ended(in_flight, kResize, std::move(allowed));
-  if (bytes == 0 || bytes % kSectorBytes != 0) {
+  if (options_.whole_sectors && (bytes == 0 || bytes % kSectorBytes != 0)) {
     Result<> refused = std::unexpected(Error::invalid(
         "resize", id(),
         fmt::format("{} bytes are no disk: it has whole sectors of 512, and one at least", bytes)));

@@ -42,6 +42,7 @@ struct DiskOptions {
       false;  ///< discard=unmap: guest discards reach the node; otherwise they are accepted and do nothing
   ErrorPolicy read_errors = ErrorPolicy::Report;
   ErrorPolicy write_errors = ErrorPolicy::Report;  ///< also of zeroes and discards, never of flushes
+  bool whole_sectors = true;  ///< a guest's disk cannot be resized to anything else; a tool's image can
 };
 
 /// Who wants the write cache on or off: for traces.
@@ -100,7 +101,7 @@ class Disk {
   /// The guest's flush (D1).
   Task<Result<>> flush();
 
-  /// The host's user gives the disk another size, in bytes: whole sectors, at least one. With the cache off
+  /// The host's user gives the disk another size, in bytes: whole sectors, at least one, if `whole_sectors`. With the cache off
   /// it returns when the new size is durable (D2). The caller has stopped the guest: what is in flight is
   /// waited for, so that no request reaches beyond the end that is to be. After an error the disk has the
   /// size its node says.

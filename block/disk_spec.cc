@@ -383,7 +383,8 @@ DiskOptions disk_options(const DiskSpec& spec) {
                      .read_only = spec.read_only,
                      .discard = spec.discard,
                      .read_errors = spec.read_errors,
-                     .write_errors = spec.write_errors.value_or(ErrorPolicy::Report)};
+                     .write_errors = spec.write_errors.value_or(ErrorPolicy::Report),
+                     .whole_sectors = spec.whole_sectors};
 }
 
 }  // namespace spindle

@@ -4,7 +4,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "block/protocols/file_name.h"
 
@@ -12,8 +16,8 @@ namespace spindle::image {
 namespace {
 
 // raw is the only format whose images may end within a sector.
-uint64_t size_for(const Format& format, uint64_t size) {
-  return format.name == "raw" ? size : to_sectors(size);
+uint64_t size_for(const ConvertRequest& request, const Format& format, uint64_t size) {
+  return format.name == "raw" && !request.pad_raw ? size : to_sectors(size);
 }
 
 Error same_file_error(const std::string& target) {
@@ -27,7 +31,7 @@ ImageName target_name(const ConvertRequest& request) {
 
 Result<CreateOptions> options_to_create(const ConvertRequest& request, const Format& format,
                                         uint64_t source_size) {
-  CreateOptions options{.size = size_for(format, source_size), .options = request.create.options};
+  CreateOptions options{.size = size_for(request, format, source_size), .options = request.create.options};
   if (!request.create.size) return options;
   if (*request.create.size < source_size) {
     return std::unexpected(
@@ -35,24 +39,67 @@ Result<CreateOptions> options_to_create(const ConvertRequest& request, const For
                        fmt::format("size={} is smaller than the source, which has {} bytes",
                                    *request.create.size, source_size)));
   }
-  options.size = size_for(format, *request.create.size);
+  options.size = size_for(request, format, *request.create.size);
   return options;
 }
 
-Task<Result<>> copy_to(Disk& source, Disk& target, CopyOptions options, bool made, Progress& progress) {
-  if (target.size() < source.size()) {
+// The images to read, and how much of them all is to be copied.
+struct Sources {
+  std::vector<std::unique_ptr<Disk>> disks = {};
+  uint64_t bytes = 0;
+};
+
+Task<Result<>> close_sources(Sources& sources) {
+  Result<> first;
+  for (const auto& disk : sources.disks) {
+    auto closed = co_await disk->close();
+    if (first && !closed) first = std::move(closed);
+  }
+  co_return first;
+}
+
+// What has been opened when it fails is for the caller to close.
+Task<Result<>> open_sources(const Workshop& shop, const ConvertRequest& request, Sources& sources) {
+  const OpenMode mode{.cache = request.source_cache, .force_share = request.force_share};
+  for (const ImageName& name : request.sources) {
+    auto spec = describe_image(shop, name, mode);
+    if (!spec) co_return std::unexpected(std::move(spec.error()));
+    if (!request.target_options && same_file(spec->file, request.target))
+      co_return std::unexpected(same_file_error(request.target));
+    auto opening = open_disk(shop, std::move(*spec));
+    auto disk = co_await opening;
+    if (!disk) co_return std::unexpected(std::move(disk.error()));
+    sources.bytes += (*disk)->size();
+    sources.disks.push_back(std::move(*disk));
+  }
+  if (sources.disks.size() == 1) {
+    const uint64_t end = std::min(request.copy.end.value_or(sources.bytes), sources.bytes);
+    sources.bytes = end - std::min(request.copy.begin, end);
+  }
+  co_return Result<>{};
+}
+
+Task<Result<>> copy_to(const Sources& sources, Disk& target, CopyOptions options, bool made,
+                       Progress& progress) {
+  if (target.size() < sources.bytes) {
     co_return std::unexpected(Error::invalid(
         "convert", target.id(),
         fmt::format("output file is smaller than input file: it has {} bytes, and {} are needed",
-                    target.size(), source.size())));
+                    target.size(), sources.bytes)));
   }
   if (made && !options.target_is_zero) {
     auto zero = co_await reads_as_zeroes(target);
     if (!zero) co_return std::unexpected(std::move(zero.error()));
     options.target_is_zero = *zero;
   }
-  auto copying = copy_disk(source, target, options, progress);
-  co_return co_await copying;
+  JobProgress job(progress, sources.bytes);
+  for (const auto& source : sources.disks) {
+    auto copying = copy_disk(*source, target, options, job);
+    SPINDLE_CO_TRY(co_await copying);
+    options.target_offset += source->size();
+  }
+  job.finish();
+  co_return Result<>{};
 }
 
 // The target's file once more, to ask the kernel to write its pages early; none where there are no pages, or
@@ -98,15 +145,18 @@ Task<Result<>> make_target(const Workshop& shop, const ConvertRequest& request, 
   co_return co_await formatting;
 }
 
-Task<Result<>> write_target(const Workshop& shop, const ConvertRequest& request, Disk& source, Target& state,
-                            Progress& progress) {
-  if (!request.keep_target) SPINDLE_CO_TRY(co_await make_target(shop, request, source.size(), state));
+Task<Result<>> write_target(const Workshop& shop, const ConvertRequest& request, const Sources& sources,
+                            Target& state, Progress& progress) {
+  if (!request.keep_target) SPINDLE_CO_TRY(co_await make_target(shop, request, sources.bytes, state));
   // Without -n nothing of what the page cache holds was there before.
   const OpenMode mode{.write = true, .cache = request.target_cache, .drop_cache = request.keep_target};
   auto spec = describe_image(shop, target_name(request), mode);
   if (!spec) co_return std::unexpected(std::move(spec.error()));
   // A list of options can name the source, too, and with locking=off nothing else would keep it out.
-  if (same_file(source.id(), spec->file)) co_return std::unexpected(same_file_error(spec->file));
+  for (const auto& source : sources.disks) {
+    if (same_file(source->id(), spec->file)) co_return std::unexpected(same_file_error(spec->file));
+  }
+  spec->throttling.rates[static_cast<std::size_t>(ThrottleKind::BpsWrite)].average = request.rate;
   const std::string spec_file = spec->file;
   auto opening = open_disk(shop, std::move(*spec));
   auto target = co_await opening;
@@ -114,7 +164,7 @@ Task<Result<>> write_target(const Workshop& shop, const ConvertRequest& request,
   const WriteOutFile write_out(spec_file, request.target_cache);
   CopyOptions options = request.copy;
   options.write_out = write_out.fd();
-  auto copying = copy_to(source, **target, options, !request.keep_target, progress);
+  auto copying = copy_to(sources, **target, options, !request.keep_target, progress);
   auto copied = co_await copying;
   // Also if nothing was copied, since what made the image has not flushed.
   if (copied) copied = co_await (*target)->flush();
@@ -127,24 +177,21 @@ Task<Result<>> write_target(const Workshop& shop, const ConvertRequest& request,
 }  // namespace
 
 Task<Result<>> convert_image(const Workshop& shop, ConvertRequest request, Progress& progress) {
-  const OpenMode mode{.cache = request.source_cache, .force_share = request.force_share};
-  auto spec = describe_image(shop, request.source, mode);
-  if (!spec) co_return std::unexpected(std::move(spec.error()));
-  if (!request.target_options && same_file(spec->file, request.target))
-    co_return std::unexpected(same_file_error(request.target));
-  auto opening = open_disk(shop, std::move(*spec));
-  auto source = co_await opening;
-  if (!source) co_return std::unexpected(std::move(source.error()));
+  Sources sources;
+  auto opening = open_sources(shop, request, sources);
+  auto done = co_await opening;
   Target target;
-  auto writing = write_target(shop, request, **source, target, progress);
-  auto written = co_await writing;
-  if (written && target.file) written = target.file->keep(!never_flushes(request.target_cache));
-  if (!written && target.overwritten && !target.file->made()) {
+  if (done) {
+    auto writing = write_target(shop, request, sources, target, progress);
+    done = co_await writing;
+  }
+  if (done && target.file) done = target.file->keep(!never_flushes(request.target_cache));
+  if (!done && target.overwritten && !target.file->made()) {
     shop.notes.push_back(request.target +
                          ": it was there before, what it held is lost, and what it holds now is not whole");
   }
-  auto closed = co_await (*source)->close();
-  if (!written) co_return written;
+  auto closed = co_await close_sources(sources);
+  if (!done) co_return done;
   co_return closed;
 }
 

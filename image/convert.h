@@ -10,6 +10,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "image/convert_copy.h"
 #include "image/create.h"
@@ -18,7 +19,7 @@
 namespace spindle::image {
 
 struct ConvertRequest {
-  ImageName source;
+  std::vector<ImageName> sources;  ///< one after the other; the target holds all of them
   CacheMode source_cache = CacheMode::Writeback;
   bool force_share = false;
   std::string target;
@@ -27,7 +28,9 @@ struct ConvertRequest {
   CacheMode target_cache = CacheMode::Writeback;
   bool keep_target = false;  ///< -n: the target is there already
   CreateList create = {};
-  CopyOptions copy = {};
+  CopyOptions copy = {};  ///< what it says of the place is of the only source, if there is only one
+  uint64_t rate = 0;      ///< bytes a second that are written at most; 0: no limit
+  bool pad_raw = false;   ///< a raw target has whole sectors, too
 };
 
 /// See above. Invalid for what the user can mend.

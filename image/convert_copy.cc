@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <coroutine>
+#include <cstring>
 #include <deque>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "image/aligned_buffer.h"
@@ -17,6 +19,7 @@ namespace {
 constexpr uint64_t kPiece = 2 << 20;      // bytes of data read at once
 constexpr uint64_t kWriteOut = 16 << 20;  // bytes written between two hints to the kernel
 constexpr uint64_t kZeroPiece = 1 << 30;  // bytes of zeroes written at once
+constexpr uint64_t kSector = 512;         // what is lost together if it cannot be read
 
 struct Piece {
   uint64_t offset = 0;
@@ -27,8 +30,14 @@ struct Piece {
 
 class Copier {
  public:
-  Copier(Disk& source, Disk& target, CopyOptions options, Progress& progress)
-      : source_(source), target_(target), options_(options), progress_(progress), size_(source.size()) {}
+  Copier(Disk& source, Disk& target, CopyOptions options, JobProgress& job)
+      : source_(source),
+        target_(target),
+        options_(std::move(options)),
+        job_(job),
+        size_(std::min(options_.end.value_or(source.size()), source.size())),
+        position_(std::min(options_.begin, size_)),
+        extent_end_(position_) {}
 
   Task<Result<>> run() {
     for (unsigned i = 0; i < options_.coroutines; ++i) {
@@ -79,8 +88,7 @@ class Copier {
       if (!done) fail(std::move(done.error()));
       pass_on(piece->number);
       if (failure_) co_return;
-      done_ += piece->length;
-      progress_.set(done_, size_);
+      job_.add(piece->length);
       if (!piece->zero) co_await write_out(piece->length);
     }
   }
@@ -135,6 +143,7 @@ class Copier {
     const iovec memory = buffer.part(0, piece.length);
     const Buffers whole(std::span(&memory, 1), piece.length);
     auto read = co_await source_.read(piece.offset, whole);
+    if (!read && options_.salvage) read = co_await read_sectors(piece, buffer);
     if (!read) co_return read;
     if (options_.sparse == 0) {
       runs.assign(1, {.offset = 0, .length = piece.length, .zero = false});
@@ -152,7 +161,25 @@ class Copier {
       }
       const iovec part = buffer.part(run.offset, run.length);
       const Buffers data(std::span(&part, 1), run.length);
-      SPINDLE_CO_TRY(co_await target_.write(piece.offset + run.offset, data));
+      SPINDLE_CO_TRY(co_await target_.write(in_target(piece.offset + run.offset), data));
+    }
+    co_return Result<>{};
+  }
+
+  // What of a piece can be read; the rest is zeroes.
+  Task<Result<>> read_sectors(Piece piece, const AlignedBuffer& buffer) {
+    for (uint64_t done = 0; done < piece.length && !failure_;) {
+      const uint64_t length = std::min(kSector, piece.length - done);
+      const iovec part = buffer.part(done, length);
+      const Buffers sector(std::span(&part, 1), length);
+      const auto read = co_await source_.read(piece.offset + done, sector);
+      if (!read) {
+        std::memset(part.iov_base, 0, length);
+        Error lost = *read.error();
+        lost.offset = piece.offset + done;
+        options_.salvage(lost);
+      }
+      done += length;
     }
     co_return Result<>{};
   }
@@ -168,8 +195,10 @@ class Copier {
 
   Task<Result<>> write_zeroes(uint64_t offset, uint64_t length) {
     if (options_.target_is_zero) return finished(Result<>{});
-    return target_.write_zeroes(offset, length, {.unmap = true});
+    return target_.write_zeroes(in_target(offset), length, {.unmap = true});
   }
+
+  uint64_t in_target(uint64_t offset) const { return offset - options_.begin + options_.target_offset; }
 
   // Waits until the writes of all pieces before this one have begun.
   struct WriteTurn {
@@ -214,17 +243,16 @@ class Copier {
   Disk& source_;
   Disk& target_;
   CopyOptions options_;
-  Progress& progress_;
-  uint64_t size_;
-  uint64_t position_ = 0;  // of the next piece
-  uint64_t extent_end_ = 0;
+  JobProgress& job_;
+  uint64_t size_;      // the end of what is copied
+  uint64_t position_;  // of the next piece
+  uint64_t extent_end_;
   bool extent_zero_ = false;
   bool finding_ = false;
   std::deque<std::coroutine_handle<>> askers_;
   uint64_t handed_out_ = 0;
   uint64_t begun_ = 0;  // pieces whose writes have begun
   std::vector<Waiting> writers_;
-  uint64_t done_ = 0;
   uint64_t to_write_out_ = 0;  // since the last hint
   unsigned working_ = 0;
   std::coroutine_handle<> ended_ = nullptr;
@@ -233,12 +261,10 @@ class Copier {
 
 }  // namespace
 
-Task<Result<>> copy_disk(Disk& source, Disk& target, CopyOptions options, Progress& progress) {
-  Copier copier(source, target, options, progress);
+Task<Result<>> copy_disk(Disk& source, Disk& target, CopyOptions options, JobProgress& job) {
+  Copier copier(source, target, std::move(options), job);
   auto running = copier.run();
-  auto result = co_await running;
-  if (result) progress.set(1, 1);
-  co_return result;
+  co_return co_await running;
 }
 
 Task<Result<bool>> reads_as_zeroes(Disk& disk) {

@@ -17,10 +17,13 @@
 // them before it. So the copy asks for them to be written as it goes (`write_out`), and the disk works while
 // the rest is read. That is a hint: what it says about errors is ignored, since the flush hears of all.
 //
-// The first error ends the copy; what was in flight is waited for.
+// The first error ends the copy; what was in flight is waited for. With `salvage` what cannot be read is
+// none: it is read again sector by sector, and the sectors that fail are zeroes in the target.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 
 #include "block/disk.h"
 #include "image/progress.h"
@@ -33,11 +36,16 @@ struct CopyOptions {
   uint64_t sparse = 4096;     ///< bytes of zeroes that are worth a hole; a multiple of 512, or 0
   bool target_is_zero = false;
   int write_out = -1;  ///< an open file of the target whose pages are to be written early; -1: none
+  uint64_t begin = 0;  ///< the first byte of the source that is copied; inside it
+  std::optional<uint64_t> end = std::nullopt;  ///< the byte behind the last; else all
+  uint64_t target_offset = 0;                  ///< where the first byte goes
+  /// Called for what cannot be read: then a sector of it becomes zeroes. Without it that is an error.
+  std::function<void(const Error&)> salvage = {};
 };
 
-/// Copies all of `source` onto the start of `target`, which is as long or longer. What is behind it in the
-/// target stays as it is.
-Task<Result<>> copy_disk(Disk& source, Disk& target, CopyOptions options, Progress& progress);
+/// Copies `source` onto `target`, which has room for it. What is before and behind it in the target stays as
+/// it is. `job` tells the progress of all that is copied, of which this is a part.
+Task<Result<>> copy_disk(Disk& source, Disk& target, CopyOptions options, JobProgress& job);
 
 /// Whether all of `disk` reads as zeroes, as far as its map tells without reading.
 Task<Result<bool>> reads_as_zeroes(Disk& disk);

@@ -25,9 +25,9 @@ std::string patchwork(std::size_t size, unsigned seed) {
   return bytes;
 }
 
-Result<> convert(test::Shop& shop, ConvertRequest request) {
+Result<> convert(test::Shop& shop, const ConvertRequest& request) {
   Progress progress(false);
-  return shop.wait(convert_image(shop.workshop(), std::move(request), progress));
+  return shop.wait(convert_image(shop.workshop(), request, progress));
 }
 
 uint64_t allocated(const std::string& path) {
@@ -49,7 +49,7 @@ TEST_CASE("convert: every byte, at every size, in every way") {
       for (const uint64_t sparse : {0, 512, 4096, 65536}) {
         INFO("size " << size << " cache " << to_string(cache) << " sparse " << sparse);
         const CopyOptions copy{.coroutines = 1 + seed % 16, .out_of_order = seed % 2 == 0, .sparse = sparse};
-        const auto done = convert(shop, {.source = {.text = source, .format = "raw"},
+        const auto done = convert(shop, {.sources = {{.text = source, .format = "raw"}},
                                          .target = shop.dir.file("target"),
                                          .target_cache = cache,
                                          .copy = copy});
@@ -67,7 +67,7 @@ TEST_CASE("convert: so long that it is written out as it goes, through a link to
   const std::string bytes = patchwork(70 << 20, 5);
   const std::string source = shop.file("source", bytes);
   std::filesystem::create_symlink("elsewhere", shop.dir.file("target"));
-  REQUIRE(convert(shop, {.source = {.text = source, .format = "raw"}, .target = shop.dir.file("target")}));
+  REQUIRE(convert(shop, {.sources = {{.text = source, .format = "raw"}}, .target = shop.dir.file("target")}));
   CHECK((shop.content("elsewhere") == bytes));
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("convert: holes stay holes, zeroes become some, and -S 0 makes none") 
     out << std::string(64 << 10, 'x') << std::string(1 << 20, '\0');
   }
   const auto request = [&](uint64_t sparse) {
-    return ConvertRequest{.source = {.text = source, .format = "raw"},
+    return ConvertRequest{.sources = {{.text = source, .format = "raw"}},
                           .target = shop.dir.file("target"),
                           .copy = {.sparse = sparse}};
   };
@@ -97,7 +97,7 @@ TEST_CASE("convert -n: old data give way to zeroes, what lies behind stays, and 
   shop.file("source", bytes);
   const std::string old(5 << 20, 'o');
   shop.file("target", old);
-  const ConvertRequest request{.source = {.text = shop.dir.file("source"), .format = "raw"},
+  const ConvertRequest request{.sources = {{.text = shop.dir.file("source"), .format = "raw"}},
                                .target = shop.dir.file("target"),
                                .keep_target = true};
   REQUIRE(convert(shop, request));
@@ -114,7 +114,7 @@ TEST_CASE("convert: a target that is the source keeps its content") {
   shop.file("source", "precious");
   std::filesystem::create_hard_link(shop.dir.file("source"), shop.dir.file("link"));
   for (const char* target : {"source", "link"}) {
-    const auto done = convert(shop, {.source = {.text = shop.dir.file("source"), .format = "raw"},
+    const auto done = convert(shop, {.sources = {{.text = shop.dir.file("source"), .format = "raw"}},
                                      .target = shop.dir.file(target)});
     REQUIRE_FALSE(done);
     CHECK(done.error()->message().find("same file") != std::string::npos);
@@ -126,7 +126,8 @@ TEST_CASE("convert: what fails on the way leaves no new file, and a note about a
   test::Shop shop;
   shop.file("source", std::string(6 << 20, 'x'));
   ConvertRequest request{
-      .source = {.text = "file=" + shop.dir.file("source") + ",format=raw,fault=read:2:EIO", .options = true},
+      .sources = {{.text = "file=" + shop.dir.file("source") + ",format=raw,fault=read:2:EIO",
+                   .options = true}},
       .target = shop.dir.file("target")};
   const auto failed = convert(shop, request);
   REQUIRE_FALSE(failed);
@@ -137,7 +138,7 @@ TEST_CASE("convert: what fails on the way leaves no new file, and a note about a
   REQUIRE_FALSE(convert(shop, request));
   CHECK(shop.notes.size() == 1);
   // What the target cannot take.
-  request.source = {.text = shop.dir.file("source"), .format = "raw"};
+  request.sources = {{.text = shop.dir.file("source"), .format = "raw"}};
   request.keep_target = request.target_options = true;
   shop.dir.file("target", 6 << 20);
   request.target = "file=" + shop.dir.file("target") + ",format=raw,fault=write:3:ENOSPC";

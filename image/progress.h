@@ -27,4 +27,18 @@ class Progress {
   double last_ = -1;
 };
 
+/// A job of several parts, which add to one progress.
+class JobProgress {
+ public:
+  /// `total`: the bytes of all parts.
+  JobProgress(Progress& progress, uint64_t total) : progress_(progress), total_(total) {}
+  void add(uint64_t bytes) { progress_.set(done_ += bytes, total_); }
+  void finish() { progress_.set(1, 1); }
+
+ private:
+  Progress& progress_;
+  uint64_t total_;
+  uint64_t done_ = 0;
+};
+
 }  // namespace spindle::image

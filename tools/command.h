@@ -19,5 +19,8 @@ void add_ctl_command(CLI::App& app, Action& action);
 void add_crash_command(CLI::App& app, Action& action);
 void add_img_command(CLI::App& app, Action& action);
 void add_io_command(CLI::App& app, Action& action);
+/// The same onto an app of their own: what the program is when it was started as qemu-img or qemu-io.
+void fill_img_command(CLI::App& img, Action& action);
+void fill_io_command(CLI::App& io, Action& action);
 
 }  // namespace spindle::tools

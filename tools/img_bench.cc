@@ -72,7 +72,7 @@ int bench(const Options& given, const image::Workshop& shop) {
   if (!cache) return tool_failed(kCommand, *cache.error());
   const image::OpenMode mode{.write = given.write, .cache = *cache, .force_share = given.image.force_share};
   auto disk = shop.reactor.wait(image::open_image(shop, given.image.name(), mode));
-  if (!disk) return tool_failed(kCommand, *disk.error());
+  if (!disk) return open_failed(kCommand, given.image.file, *disk.error());
   int status = print_result(kCommand, image::bench_text(*options));
   if (status == kExitOk) {
     const auto time = shop.reactor.wait(image::run_bench(**disk, *options));
@@ -106,7 +106,7 @@ void add_img_bench(CLI::App& img, Action& action) {
   command->add_flag("-q,--quiet", options->quiet, "No notes on standard error");
   command->callback([options, &action] {
     action = [options] {
-      return run_image_tool(kCommand, options->quiet,
+      return run_image_tool(kCommand, options->quiet, options->image,
                             [&](const image::Workshop& shop) { return bench(*options, shop); });
     };
   });

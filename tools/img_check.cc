@@ -33,7 +33,7 @@ int check(const Options& given, const image::Workshop& shop) {
   const image::OpenMode mode{.cache = *cache, .force_share = given.image.force_share, .drop_cache = true};
   const auto outcome = shop.reactor.wait(image::check_image(shop, given.image.name(), mode, repair));
   if (!outcome) {
-    tool_failed(kCommand, *outcome.error());
+    open_failed(kCommand, given.image.file, *outcome.error());
     return image::check_status(*outcome.error());
   }
   if (!given.quiet || *json) {
@@ -62,7 +62,7 @@ void add_img_check(CLI::App& img, Action& action) {
       "63 the format has no checks.");
   command->callback([options, &action] {
     action = [options] {
-      return run_image_tool(kCommand, options->quiet,
+      return run_image_tool(kCommand, options->quiet, options->image,
                             [&](const image::Workshop& shop) { return check(*options, shop); });
     };
   });

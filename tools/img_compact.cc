@@ -51,7 +51,7 @@ void add_img_compact(CLI::App& img, Action& action) {
   command->footer("Exit status: 0 done, 1 it went wrong, 63 the format cannot be compacted.");
   command->callback([options, &action] {
     action = [options] {
-      return run_image_tool(kCommand, options->quiet,
+      return run_image_tool(kCommand, options->quiet, options->image,
                             [&](const image::Workshop& shop) { return compact(*options, shop); });
     };
   });

@@ -13,11 +13,14 @@ struct Options {
   std::string file;
   std::string size;
   std::string format = "raw";
+  std::vector<std::string> objects;
   std::vector<std::string> options;
   bool quiet = false;
 };
 
 int create(const Options& given, const image::Workshop& shop) {
+  if (const auto objects = check_objects(given.objects); !objects)
+    return tool_failed(kCommand, *objects.error());
   const auto format = image::format_to_create(shop.formats, given.format);
   if (!format) return tool_failed(kCommand, *format.error());
   auto list = image::parse_create_options(**format, given.options);
@@ -60,6 +63,7 @@ void add_img_create(CLI::App& img, Action& action) {
       ->take_all()
       ->expected(1)
       ->allow_extra_args(false);
+  add_objects(*command, options->objects);
   command->add_flag("-q,--quiet", options->quiet, "Print nothing but errors");
   command->callback([options, &action] {
     action = [options] {

@@ -4,66 +4,17 @@
 #include <doctest/doctest.h>
 
 #include <fstream>
-#include <regex>
 #include <string>
 #include <vector>
 
 #include "block/test_support/environment.h"
+#include "tools/differential_pair.h"
 
 namespace spindle {
 namespace {
 
-bool have_qemu() {
-  return test::have_program("qemu-img") && test::have_program("qemu-io");
-}
-
-// Speeds differ.
-std::string without_times(const std::string& text) {
-  static const std::regex speed("[0-9:.]+( sec)? \\([^)]*/sec and [^)]* ops/sec\\)");
-  static const std::regex completed("Run completed in [0-9.]+ seconds");
-  static const std::regex terse("([0-9]+,1),[0-9:.]+,[0-9.]+,[0-9.]+");
-  return std::regex_replace(
-      std::regex_replace(std::regex_replace(text, speed, "TIME"), completed, "Run completed"), terse,
-      "$1,TIME");
-}
-
-class Pair {
- public:
-  Pair() {
-    REQUIRE(ours_.ok());
-    REQUIRE(theirs_.ok());
-  }
-  // A shell command in both directories; for the preparation.
-  void both(const std::string& command) {
-    for (const auto* dir : {&ours_, &theirs_})
-      REQUIRE(test::run_command("cd '" + dir->path() + "' && " + command).status == 0);
-  }
-  void img(const std::string& arguments) { compare("'" SPINDLE_BINARY "' img ", "qemu-img ", arguments); }
-  void io(const std::string& arguments) { compare("'" SPINDLE_BINARY "' io ", "qemu-io ", arguments); }
-  // The same bytes under this name.
-  void same(const std::string& name) {
-    INFO(name);
-    CHECK(test::run_command("cmp '" + ours_.file(name) + "' '" + theirs_.file(name) + "'").output.empty());
-  }
-  std::string ours(const std::string& name) { return ours_.file(name); }
-  std::string theirs(const std::string& name) { return theirs_.file(name); }
-
- private:
-  void compare(const std::string& us, const std::string& them, const std::string& arguments) {
-    const auto run = [&](const test::TempDir& dir, const std::string& program) {
-      test::Command result = test::run_command("cd '" + dir.path() + "' && { timeout 60 " + program +
-                                               arguments + " </dev/null 2>/dev/null; }");
-      result.output = without_times(result.output);
-      return result;
-    };
-    const test::Command own = run(ours_, us), other = run(theirs_, them);
-    INFO(arguments);
-    CHECK(own.output == other.output);
-    CHECK(own.status == other.status);
-  }
-
-  test::TempDir ours_, theirs_;
-};
+using test::have_qemu;
+using test::Pair;
 
 // 10 MiB with data in the first 64 KiB and from 1 to 2 MiB.
 constexpr const char* kPatches =

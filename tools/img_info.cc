@@ -18,7 +18,7 @@ int info(const Options& given, const image::Workshop& shop) {
   if (!json) return kExitFailed;
   const image::OpenMode mode{.force_share = given.image.force_share};
   const auto found = shop.reactor.wait(image::image_info(shop, given.image.name(), mode));
-  if (!found) return tool_failed(kCommand, *found.error());
+  if (!found) return open_failed(kCommand, given.image.file, *found.error());
   return print_result(kCommand, *json ? image::info_json(*found, given.chain) : image::info_text(*found));
 }
 
@@ -32,7 +32,7 @@ void add_img_info(CLI::App& img, Action& action) {
   command->add_flag("--backing-chain", options->chain, "Say it of the images below, too");
   command->callback([options, &action] {
     action = [options] {
-      return run_image_tool(kCommand, false,
+      return run_image_tool(kCommand, false, options->image,
                             [&](const image::Workshop& shop) { return info(*options, shop); });
     };
   });

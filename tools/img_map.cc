@@ -37,10 +37,10 @@ int map(const Options& given, const image::Workshop& shop) {
   if (!range) return tool_failed(kCommand, *range.error());
   const image::OpenMode mode{.force_share = given.image.force_share};
   auto spec = image::describe_image(shop, given.image.name(), mode);
-  if (!spec) return tool_failed(kCommand, *spec.error());
+  if (!spec) return open_failed(kCommand, given.image.file, *spec.error());
   const std::string file = spec->file;
   auto disk = shop.reactor.wait(image::open_disk(shop, std::move(*spec)));
-  if (!disk) return tool_failed(kCommand, *disk.error());
+  if (!disk) return open_failed(kCommand, given.image.file, *disk.error());
   const auto style = *json ? image::MapStyle::Json : image::MapStyle::Human;
   const auto printed = shop.reactor.wait(image::print_map(**disk, file, *range, style, image::put));
   const auto closed = shop.reactor.wait((*disk)->close());
@@ -59,7 +59,7 @@ void add_img_map(CLI::App& img, Action& action) {
   command->add_option("-l,--max-length", options->length, "How many bytes of it to look at");
   command->callback([options, &action] {
     action = [options] {
-      return run_image_tool(kCommand, false,
+      return run_image_tool(kCommand, false, options->image,
                             [&](const image::Workshop& shop) { return map(*options, shop); });
     };
   });

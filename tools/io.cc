@@ -35,7 +35,7 @@ void run_input(image::IoShell& shell) {
   }
 }
 
-int io(const Options& given, const image::Workshop& shop) {
+int run_io(const Options& given, const image::Workshop& shop) {
   image::OpenMode mode{.write = !given.read_only,
                        .force_share = given.image.force_share,
                        .unmap = given.discard != "ignore" && given.discard != "off",
@@ -52,7 +52,7 @@ int io(const Options& given, const image::Workshop& shop) {
   std::unique_ptr<Disk> disk;
   if (!given.image.file.empty()) {
     auto opened = shop.reactor.wait(image::open_image(shop, given.image.name(), mode));
-    if (!opened) return tool_failed(kCommand, *opened.error());
+    if (!opened) return open_failed(kCommand, given.image.file, *opened.error());
     disk = std::move(*opened);
   }
   const auto printer = [](std::FILE* stream) {
@@ -78,8 +78,12 @@ int io(const Options& given, const image::Workshop& shop) {
 }  // namespace
 
 void add_io_command(CLI::App& app, Action& action) {
+  fill_io_command(*app.add_subcommand("io", "Read and write an image by hand, as qemu-io does"), action);
+}
+
+void fill_io_command(CLI::App& io, Action& action) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("io", "Read and write an image by hand, as qemu-io does");
+  CLI::App* command = &io;
   add_image_arguments(*command, options->image, true);
   command->get_option("FILE")->required(false);
   command
@@ -99,7 +103,8 @@ void add_io_command(CLI::App& app, Action& action) {
   command->footer("Exit status: 0 all commands succeeded, 1 one failed or there was something wrong.");
   command->callback([options, &action] {
     action = [options] {
-      return run_image_tool(kCommand, false, [&](const image::Workshop& shop) { return io(*options, shop); });
+      return run_image_tool(kCommand, false,
+                            [&](const image::Workshop& shop) { return run_io(*options, shop); });
     };
   });
 }

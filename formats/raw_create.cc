@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <limits>
 
 namespace spindle {
 namespace {
@@ -82,6 +83,15 @@ std::vector<CreateOptionHelp> raw_create_options() {
   return {{.key = "preallocation",
            .value = "<str>",
            .help = "Preallocation mode (allowed values: off, falloc, full)"}};
+}
+
+Result<Measure> measure_raw(const CreateOptions& options, const std::function<uint64_t(uint64_t)>&) {
+  constexpr uint64_t kSector = 512;
+  if (const auto known = preallocation_of(options.options); !known) return std::unexpected(known.error());
+  if (options.size > std::numeric_limits<uint64_t>::max() - kSector)
+    return std::unexpected(Error::invalid("measure", "", "a disk of that size has no whole sectors"));
+  const uint64_t size = (options.size + kSector - 1) / kSector * kSector;
+  return Measure{.required = size, .fully_allocated = size};
 }
 
 }  // namespace spindle

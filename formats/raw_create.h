@@ -15,4 +15,8 @@ Task<Result<>> create_raw(std::shared_ptr<Node> file, CreateOptions options);
 
 std::vector<CreateOptionHelp> raw_create_options();
 
+/// Format::measure: the whole length, in sectors, whatever is in use, since the length is what a file has.
+Result<Measure> measure_raw(const CreateOptions& options,
+                            const std::function<uint64_t(uint64_t)>& data_clusters);
+
 }  // namespace spindle

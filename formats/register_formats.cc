@@ -31,7 +31,8 @@ void register_formats(FormatRegistry& registry) {
                       .grows = false,
                       .open = open_raw,
                       .create = create_raw,
-                      .create_options = raw_create_options()});
+                      .create_options = raw_create_options(),
+                      .measure = measure_raw});
   registry.add(vdi::format());
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -14,6 +15,8 @@
 
 namespace spindle::image {
 namespace {
+
+constexpr uint64_t kLargest = std::numeric_limits<int64_t>::max();  // what a file can hold
 
 // raw is the only format whose images may end within a sector.
 uint64_t size_for(const ConvertRequest& request, const Format& format, uint64_t size) {
@@ -69,8 +72,11 @@ Task<Result<>> open_sources(const Workshop& shop, const ConvertRequest& request,
     auto opening = open_disk(shop, std::move(*spec));
     auto disk = co_await opening;
     if (!disk) co_return std::unexpected(std::move(disk.error()));
-    sources.bytes += (*disk)->size();
+    const uint64_t size = (*disk)->size();
     sources.disks.push_back(std::move(*disk));
+    if (size > kLargest - sources.bytes)
+      co_return std::unexpected(Error::invalid("convert", "", "the sources together are too large"));
+    sources.bytes += size;
   }
   if (sources.disks.size() == 1) {
     const uint64_t end = std::min(request.copy.end.value_or(sources.bytes), sources.bytes);

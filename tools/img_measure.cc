@@ -7,7 +7,6 @@
 #include "image/create.h"
 #include "image/data_runs.h"
 #include "tools/image_tool.h"
-#include "tools/measure_formats.h"
 
 namespace spindle::tools {
 namespace {
@@ -81,9 +80,7 @@ int measure(const Options& given, const image::Workshop& shop) {
     }
     content.size = *size;
   }
-  FormatRegistry formats = shop.formats;
-  add_measures(formats);
-  const Format* format = formats.find(given.target_format);
+  const Format* format = shop.formats.find(given.target_format);
   if (!format) return tool_failed(kCommand, fmt::format("Unknown file format '{}'", given.target_format));
   auto list = image::parse_create_options(*format, given.options);
   if (!list) return tool_failed(kCommand, *list.error());

@@ -57,6 +57,18 @@ std::vector<CreateOptionHelp> create_option_help() {
           {"static", "<bool (on/off)>", "VDI static (pre-allocated) image"}};
 }
 
+Result<Measure> measure(const CreateOptions& options,
+                        const std::function<uint64_t(uint64_t)>& data_clusters) {
+  const auto wanted = parse(options.options);
+  if (!wanted) return std::unexpected(wanted.error());
+  const auto header = make_header(options.size, wanted->block_size, wanted->type, "");
+  if (!header) return std::unexpected(header.error());
+  const uint64_t all = uint64_t{header->blocks} * wanted->block_size;
+  const uint64_t now =
+      wanted->type == ImageType::Static ? all : data_clusters(wanted->block_size) * wanted->block_size;
+  return Measure{.required = header->data_offset + now, .fully_allocated = header->data_offset + all};
+}
+
 Task<Result<>> create(Node& file, CreateOptions options) {
   const auto wanted = parse(options.options);
   if (!wanted) co_return std::unexpected(wanted.error());

@@ -16,4 +16,7 @@ std::vector<CreateOptionHelp> create_option_help();
 /// Format::create. The header is written when all else is durable, so what was interrupted is no image.
 Task<Result<>> create(Node& file, CreateOptions options);
 
+/// Format::measure.
+Result<Measure> measure(const CreateOptions& options, const std::function<uint64_t(uint64_t)>& data_clusters);
+
 }  // namespace spindle::vdi

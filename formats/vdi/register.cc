@@ -64,6 +64,7 @@ Format format(Mutations mutations) {
           co_return co_await compact(*f, m);
         }(std::move(file), mutation);
       },
+      .measure = measure,
       .probe = looks_like_vdi,
   };
 }

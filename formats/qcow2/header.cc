@@ -17,7 +17,6 @@ constexpr std::size_t kVersionAt = 4, kBackingAt = 8, kBackingSizeAt = 16, kClus
                       kCryptAt = 32, kCompatibleAt = 80, kAutoclearAt = 88, kRefcountOrderAt = 96,
                       kHeaderLengthAt = 100, kCompressionAt = 104;
 constexpr uint64_t kLongestBackingName = 1023;
-constexpr uint64_t kMostSnapshots = 65536;
 constexpr std::size_t kFeatureBytes = 48;
 
 std::unexpected<BoxedError> refuse(const std::string& name, std::string detail,

@@ -25,6 +25,8 @@ inline constexpr uint32_t kMagic = 0x514649fb;  // "QFI\xfb"
 inline constexpr uint32_t kHeaderBytesV2 = 72;
 inline constexpr uint32_t kHeaderBytesV3 = 104;
 inline constexpr uint32_t kHeaderBytesWithCompression = 112;
+/// QEMU's limit, so that no image is made here that it cannot open.
+inline constexpr uint32_t kMostSnapshots = 65536;
 
 /// Bits of incompatible_features.
 inline constexpr uint64_t kDirty = 1 << 0;

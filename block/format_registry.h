@@ -74,6 +74,9 @@ struct CreateOptions {
   uint64_t size = 0;                                ///< bytes the guest will see
   std::optional<OtherFile> backing = std::nullopt;  ///< what the header is to name; not opened
   FormatOptions options = {};
+  /// Makes the file that is to hold the image's data, or empties it, and opens it; the format closes it.
+  /// `name` is as it was typed. Null: no such images can be made.
+  std::function<Task<Result<std::shared_ptr<Node>>>(std::string name)> make_data_file = {};
 };
 
 /// What `-o help` says of an option of create.

@@ -64,6 +64,7 @@ struct CheckReport {
   uint64_t total_clusters = 0;
   uint64_t allocated_clusters = 0;
   uint64_t fragmented_clusters = 0;
+  uint64_t compressed_clusters = 0;
   uint64_t image_end_offset = 0;  ///< bytes of the file that are in use
   /// One line each for a finding, at most kMaxMessages and then one that says how many more.
   std::vector<std::string> messages = {};

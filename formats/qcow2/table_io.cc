@@ -18,6 +18,7 @@ Task<Result<>> read_padded(Node& file, uint64_t offset, std::span<std::byte> byt
 }
 
 Task<Result<>> write_bytes(Node& file, uint64_t offset, std::span<const std::byte> bytes) {
+  if (file.size() < offset + bytes.size()) SPINDLE_CO_TRY(co_await file.resize(offset + bytes.size()));
   const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   co_return co_await file.write(offset, Buffers(std::span(&part, 1)), {});
 }

@@ -1,0 +1,25 @@
+// The edges of qcow2's own order, each of which tests leave out on purpose, one at a time, to prove that it
+// would be noticed. Never set outside tests.
+#pragma once
+
+#include <cstdint>
+
+#include "formats/commit/commit.h"
+
+namespace spindle::qcow2 {
+
+/// Of work on a whole image that no guest uses.
+enum class ImageMutation : uint8_t {
+  None,
+  CountsBeforeEntries,    ///< counts are lowered before the entries that were cleared are durable
+  SwitchBeforeCounts,     ///< the header points to new refcount blocks before they are durable
+  CopiedBeforeCounts,     ///< the copied flag is set before the count of one is durable
+  BitsClearedBeforeRest,  ///< dirty and corrupt bits are cleared before the repair is durable
+};
+
+struct Mutations {
+  ImageMutation image = ImageMutation::None;
+  CommitMutation commit = CommitMutation::None;
+};
+
+}  // namespace spindle::qcow2

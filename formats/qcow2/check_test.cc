@@ -145,6 +145,23 @@ TEST_CASE("leaks are found and given back") {
   }
 }
 
+TEST_CASE("a count that is one again gets its flag with the leaks") {
+  if (!test::have_program("qemu-img")) return test::skipped("no qemu-img");
+  Image image;
+  REQUIRE(image.make(kMake));
+  const uint64_t entry = image.word(image.first_l2()),
+                 block = image.word(image.header().refcount_table_offset);
+  image.poke(image.first_l2(), entry & ~kCopied);
+  const uint64_t at = block + ((entry & kOffsetMask) >> 16) * 2;
+  image.poke(at, (image.word(at) & 0x0000'ffff'ffff'ffff) | uint64_t{2} << 48);
+  const auto found = image.check();
+  CHECK(ours(found) == theirs(image.path));
+  CHECK(found.corruptions == 0);
+  CHECK(found.leaks == 1);
+  CHECK(image.check(Repair::Leaks).leaks_fixed == 1);
+  is_sound(image);
+}
+
 TEST_CASE("damage of every kind is found, and mended") {
   if (!test::have_program("qemu-img")) return test::skipped("no qemu-img");
   struct Damage {

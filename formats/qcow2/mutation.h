@@ -11,9 +11,7 @@ namespace spindle::qcow2 {
 /// Of work on a whole image that no guest uses.
 enum class ImageMutation : uint8_t {
   None,
-  CountsBeforeEntries,    ///< counts are lowered before the entries that were cleared are durable
   SwitchBeforeCounts,     ///< the header points to new refcount blocks before they are durable
-  CopiedBeforeCounts,     ///< the copied flag is set before the count of one is durable
   BitsClearedBeforeRest,  ///< dirty and corrupt bits are cleared before the repair is durable
 };
 

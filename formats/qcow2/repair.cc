@@ -137,16 +137,13 @@ Task<Result<>> write_counts_anew(Node& file, Survey& survey, ImageMutation mutat
   co_return co_await barrier(file);
 }
 
-Task<Result<>> clear_entries(Node& file, std::unique_ptr<Survey>& survey, ImageMutation mutation) {
+Task<Result<>> clear_entries(Node& file, std::unique_ptr<Survey>& survey) {
   // A cleared table may show others as broken, and only so many are noted at a time.
   for (uint64_t before = ~uint64_t{0}; !survey->references.broken().empty();) {
     const uint64_t now = survey->references.broken_entries();
     if (now >= before) break;
     before = now;
     SPINDLE_CO_TRY(co_await write_mends(file, survey->references.broken()));
-    if (mutation == ImageMutation::CountsBeforeEntries) {
-      SPINDLE_CO_TRY(co_await settle(*survey, Direction::Lower));
-    }
     SPINDLE_CO_TRY(co_await look_again(file, survey));
   }
   if (!survey->references.bitmaps_broken()) co_return Result<>{};
@@ -171,7 +168,7 @@ Task<Result<>> mend_counts(Node& file, std::unique_ptr<Survey>& survey, ImageMut
     SPINDLE_CO_TRY(co_await settle(*survey, Direction::Raise));
     SPINDLE_CO_TRY(co_await barrier(file));
     SPINDLE_CO_TRY(co_await settle(*survey, Direction::Lower));
-    if (mutation != ImageMutation::CopiedBeforeCounts) SPINDLE_CO_TRY(co_await barrier(file));
+    SPINDLE_CO_TRY(co_await barrier(file));
   }
   co_return co_await look_again(file, survey);
 }
@@ -200,12 +197,18 @@ Task<Result<>> mend(Node& file, std::unique_ptr<Survey> survey, Repair repair, I
   if (repair == Repair::Leaks) {
     const References& found = survey->references;
     if (found.incomplete() || found.broken_entries() != 0 || survey->needs_blocks) co_return Result<>{};
+    const bool only_leaks = survey->report.corruptions == 0;
     SPINDLE_CO_TRY(co_await settle(*survey, Direction::Lower));
+    SPINDLE_CO_TRY(co_await barrier(file));
+    if (!only_leaks) co_return Result<>{};
+    // A count that is one again wants its flag.
+    SPINDLE_CO_TRY(co_await look_again(file, survey));
+    SPINDLE_CO_TRY(co_await mend_flags(file, survey));
     co_return co_await barrier(file);
   }
   if (mutation == ImageMutation::BitsClearedBeforeRest)
     SPINDLE_CO_TRY(co_await clear_marks(file, survey->header));
-  SPINDLE_CO_TRY(co_await clear_entries(file, survey, mutation));
+  SPINDLE_CO_TRY(co_await clear_entries(file, survey));
   if (survey->references.incomplete()) co_return co_await barrier(file);
   if (survey->report.corruptions != 0 || survey->report.leaks != 0)
     SPINDLE_CO_TRY(co_await mend_counts(file, survey, mutation));

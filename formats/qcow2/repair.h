@@ -5,7 +5,7 @@
 //      read are dropped. Barrier.
 //   2. counts that are too low are raised, or all counts are written anew into free space behind everything
 //      that is in use; barrier; the header's twelve bytes then point to them. Barrier.
-//   3. counts that are too high are lowered: only now is nothing durable that points there. Barrier.
+//   3. counts that are too high are lowered. Barrier.
 //   4. copied flags follow the counts. Barrier.
 //   5. the dirty and corrupt bits are cleared, if nothing is left. Barrier.
 //

@@ -83,7 +83,10 @@ Task<Result<NewCounts>> plan_counts(Survey& survey) {
     const uint64_t from = window * References::kWindow;
     const uint64_t end = std::min(from + References::kWindow, references.host_clusters());
     for (uint64_t cluster = from; cluster < end; ++cluster) {
-      if (references.uses(cluster) != 0) needed.insert(survey.table.block_of(cluster));
+      if (references.uses(cluster) == 0) continue;
+      const uint64_t block = survey.table.block_of(cluster);
+      needed.insert(block);
+      cluster = survey.table.first_cluster(block + 1) - 1;
     }
   }
   // They count themselves, so their number is found by turns; it only ever grows.

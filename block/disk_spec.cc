@@ -106,6 +106,28 @@ Result<> set_record(DiskSpec& spec, const std::string& value) {
   return {};
 }
 
+Result<> set_data_file(DiskSpec& spec, const std::string& value) {
+  if (value.empty() || value.find('\0') != value.npos)
+    return std::unexpected(bad_option("data-file", value, "the name of a file or block device"));
+  auto name = parse_file_name(value);
+  if (!name) return std::unexpected(std::move(name.error()));
+  spec.data_file = value;
+  return {};
+}
+
+Result<> set_other_files(DiskSpec& spec, const std::string& value) {
+  if (value == "on") {
+    spec.other_files = FilesFrom::Anywhere;
+  } else if (value == "off") {
+    spec.other_files = FilesFrom::Nowhere;
+  } else if (value == "same-directory") {
+    spec.other_files = FilesFrom::SameDirectory;
+  } else {
+    return std::unexpected(bad_option("other-files", value, "on, off or same-directory"));
+  }
+  return {};
+}
+
 Result<> set_file(DiskSpec& spec, const std::string& value) {
   if (value.empty() || value.find('\0') != value.npos) {
     return std::unexpected(bad_option("file", value, "the name of a file or block device, or null-co://"));
@@ -188,6 +210,20 @@ const std::map<std::string, Setter>& setters() {
        }},
       {"volatile-max", set_volatile_max},
       {"record", set_record},
+      {"backing",
+       [](DiskSpec& spec, const std::string& value) { return set_switch(spec.backing, "backing", value); }},
+      {"copy-on-read",
+       [](DiskSpec& spec, const std::string& value) {
+         return set_switch(spec.copy_on_read, "copy-on-read", value);
+       }},
+      // Looked up once all is known.
+      {"backing-format",
+       [](DiskSpec& spec, const std::string& value) {
+         spec.backing_format = value;
+         return Result<>{};
+       }},
+      {"data-file", set_data_file},
+      {"other-files", set_other_files},
       {"rerror", set_read_errors},
       {"werror", set_write_errors},
   };
@@ -237,7 +273,8 @@ Result<> check_without_file(const DiskSpec& spec, const Format& format, const st
   if (!spec.cdrom) {
     return std::unexpected(spec_error("file= is missing: name the image, as in file=disk.img,format=raw"));
   }
-  std::vector<std::string> about_image = {"format", "fault", "volatile", "volatile-max"};
+  std::vector<std::string> about_image = {"format",  "fault",          "volatile", "volatile-max",
+                                          "backing", "backing-format", "data-file"};
   about_image.insert(about_image.end(), format.option_keys.begin(), format.option_keys.end());
   for (const std::string& key : about_image) {
     if (!seen.contains(key)) continue;
@@ -321,6 +358,11 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
                                  spec.format, known_keys(*format))));
     }
   }
+  if (spec.backing_format && !registry.find(*spec.backing_format))
+    return std::unexpected(bad_option("backing-format", *spec.backing_format, registry.names()));
+  if (spec.backing_format && !spec.backing) {
+    return std::unexpected(spec_error("backing-format= means nothing with backing=off; leave one out"));
+  }
   if (!seen.contains("file")) SPINDLE_TRY(check_without_file(spec, *format, seen));
   if (spec.interface == DiskInterface::Virtio && (spec.bus || spec.unit)) {
     return std::unexpected(spec_error(fmt::format(
@@ -341,6 +383,11 @@ Result<DiskSpec> parse_disk_spec(std::string_view text, const FormatRegistry& re
   }
   if (seen.contains("volatile-max") && !spec.volatile_filter) {
     return std::unexpected(spec_error("volatile-max= means nothing without volatile=on"));
+  }
+  if (spec.copy_on_read && spec.read_only) {
+    return std::unexpected(
+        spec_error(fmt::format("copy-on-read=on writes to the image, which {} forbids; leave one out",
+                               spec.cdrom ? "media=cdrom" : "readonly=on")));
   }
   if (!spec.record.empty() && spec.read_only) {
     return std::unexpected(
@@ -364,6 +411,9 @@ DiskSpec without_medium(DiskSpec drive) {
   drive.null_size.reset();
   drive.null_read_zeroes = none.null_read_zeroes;
   drive.faults.clear();
+  drive.backing = none.backing;
+  drive.backing_format.reset();
+  drive.data_file.clear();
   drive.volatile_filter = false;
   return drive;
 }

@@ -22,6 +22,9 @@ namespace spindle {
 
 enum class DiskInterface : uint8_t { Virtio, Ide };
 
+/// Where the files may lie that an image names (other_files.h).
+enum class FilesFrom : uint8_t { Nowhere, SameDirectory, Anywhere };
+
 struct DiskSpec {
   std::string file;  ///< empty: a CD-ROM drive without a medium
   std::string format = "raw";
@@ -50,6 +53,12 @@ struct DiskSpec {
   std::optional<uint64_t> null_size;  ///< size= of null-co://
   ThrottleLimits throttling;
   bool null_read_zeroes = true;  ///< read-zeroes= of null-co://
+  bool copy_on_read = false;     ///< copy-on-read=: what is read from below goes into the overlay
+  bool backing = true;           ///< backing=off: the overlay alone
+  std::optional<std::string> backing_format;  ///< backing-format=, instead of what the image says
+  std::string data_file;                      ///< data-file=, instead of what the image names
+  std::optional<FilesFrom> other_files;       ///< other-files=; none: backing files anywhere, data as follows
+  FilesFrom data_files = FilesFrom::Nowhere;  ///< what a tool, which runs once, may allow by itself
 };
 
 /// Parses "file=F,format=raw,...". The registry says which formats there are and which options they add.

@@ -4,11 +4,13 @@
 
 #include <filesystem>
 
+#include "block/filters/copy_on_read_node.h"
 #include "block/filters/fault_node.h"
 #include "block/filters/null_node.h"
 #include "block/filters/throttle_node.h"
 #include "block/filters/trace_node.h"
 #include "block/filters/volatile_node.h"
+#include "block/other_files.h"
 #include "block/protocols/file_name.h"
 #include "block/protocols/file_node.h"
 #include "block/record/record_node.h"
@@ -67,19 +69,40 @@ Result<> check_size(const Node& top, const DiskSpec& spec) {
   return std::unexpected(Error::invalid("open", spec.file, std::move(text)));
 }
 
-}  // namespace
+// What lies around the file of an image or of its data, the record apart.
+std::shared_ptr<Node> around_file(std::shared_ptr<Node> node, const DiskSpec& spec) {
+  node = std::make_shared<TraceNode>(std::move(node));
+  if (!spec.volatile_filter) return node;
+  return std::make_shared<VolatileNode>(std::move(node),
+                                        VolatileNode::Options{.max_bytes = spec.volatile_max});
+}
 
-Task<Result<std::shared_ptr<Node>>> open_graph(Reactor& reactor, const DiskSpec& spec,
+Result<std::shared_ptr<Node>> open_data(Reactor& reactor, const DiskSpec& spec, const Format& format,
+                                        std::vector<std::string>& warnings) {
+  auto protocol = open_protocol(reactor, spec, format, warnings);
+  if (!protocol) return protocol;
+  return around_file(std::move(*protocol), spec);
+}
+
+Task<Result<std::shared_ptr<Node>>> open_below(Reactor& reactor, const DiskSpec& spec,
                                                const FormatRegistry& registry,
-                                               std::vector<std::string>& warnings) {
+                                               std::vector<std::string>& warnings, const ChainLink* above) {
   const Format* format = registry.find(spec.format);
   if (!format) co_return std::unexpected(bad_option("format", spec.format, registry.names()));
-  if (never_flushes(spec.cache)) {
+  if (never_flushes(spec.cache) && !above) {
     warnings.push_back(
         fmt::format("{}: cache=unsafe never flushes to the host: all that was written may be lost or mixed "
                     "up by a host crash",
                     spec.file));
   }
+  if (spec.copy_on_read && spec.read_only) {
+    co_return std::unexpected(Error{.kind = ErrorKind::ReadOnly,
+                                    .operation = "open",
+                                    .node = spec.file,
+                                    .detail = "copy-on-read=on writes to the image; open it writable"});
+  }
+  auto link = next_link(spec.file, above);
+  if (!link) co_return std::unexpected(std::move(link.error()));
   auto protocol = open_protocol(reactor, spec, *format, warnings);
   if (!protocol) co_return std::unexpected(std::move(protocol.error()));
   std::shared_ptr<Node> node = std::move(*protocol);
@@ -92,14 +115,16 @@ Task<Result<std::shared_ptr<Node>>> open_graph(Reactor& reactor, const DiskSpec&
     }
     node = std::move(*recorder);
   }
-  node = std::make_shared<TraceNode>(std::move(node));
-  if (spec.volatile_filter) {
-    node = std::make_shared<VolatileNode>(std::move(node),
-                                          VolatileNode::Options{.max_bytes = spec.volatile_max});
-  }
+  node = around_file(std::move(node), spec);
   if (!spec.faults.empty()) node = std::make_shared<FaultNode>(std::move(node), spec.faults);
 
-  auto opening = format->open(node, OpenOptions{.options = spec.format_options});
+  ChainFiles others(
+      spec, *link, registry,
+      [&](const DiskSpec& below, const ChainLink* image) {
+        return open_below(reactor, below, registry, warnings, image);
+      },
+      [&](const DiskSpec& data) { return open_data(reactor, data, *format, warnings); });
+  auto opening = format->open(node, OpenOptions{.options = spec.format_options, .others = &others});
   auto top = co_await opening;
   if (!top) {
     static_cast<void>(co_await node->close());  // the first error is the one to tell
@@ -109,15 +134,25 @@ Task<Result<std::shared_ptr<Node>>> open_graph(Reactor& reactor, const DiskSpec&
     static_cast<void>(co_await (*top)->close());
     co_return std::unexpected(std::move(sized.error()));
   }
+  if (spec.copy_on_read) *top = std::make_shared<CopyOnReadNode>(std::move(*top));
   std::shared_ptr<Node> throttle = std::make_shared<ThrottleNode>(std::move(*top), spec.throttling);
   throttle->sequencer().set_elision(spec.flush_elision);
   co_return throttle;
+}
+
+}  // namespace
+
+Task<Result<std::shared_ptr<Node>>> open_graph(Reactor& reactor, const DiskSpec& spec,
+                                               const FormatRegistry& registry,
+                                               std::vector<std::string>& warnings) {
+  return open_below(reactor, spec, registry, warnings, nullptr);
 }
 
 ProtocolCounters protocol_counters_below(const Node& top) {
   ProtocolCounters sum;
   for (const Node* node = &top; node; node = node->child()) {
     if (const ProtocolCounters* counters = node->protocol_counters()) sum += *counters;
+    if (const Node* backing = node->backing()) sum += protocol_counters_below(*backing);
   }
   return sum;
 }

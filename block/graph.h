@@ -1,8 +1,9 @@
 // Opening a disk's graph of nodes from its description: protocol at the bottom, filters, format on top.
 //
-//   Disk -> throttle -> format -> fault -> volatile -> trace -> record -> protocol
+//   Disk -> throttle -> copy-on-read -> format -> fault -> volatile -> trace -> record -> protocol
 //
-// fault, volatile and record are there if they were asked for.
+// copy-on-read, fault, volatile and record are there if they were asked for. A format whose image names other
+// files gets each through a graph of its own (other_files.h).
 //
 // The throttle is always there, since limits may be set at any time; without limits it hands on (its file has
 // why it is on top). So is the trace, since one may be recorded at any time.

@@ -1,23 +1,16 @@
 #include "image/open_image.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <map>
 
 #include "block/graph.h"
+#include "block/other_files.h"
 #include "block/protocols/file_name.h"
 #include "block/protocols/file_node.h"
-#include "block/protocols/file_probe.h"
 
 namespace spindle::image {
 namespace {
-
-constexpr std::size_t kHeadBytes = 512;
 
 // How QEMU's block options call what a disk option calls otherwise.
 const std::map<std::string, std::string, std::less<>>& spellings() {
@@ -29,6 +22,8 @@ const std::map<std::string, std::string, std::less<>>& spellings() {
       {"read-only", "readonly"},
       {"file.fault", "fault"},
       {"file.drop-cache", "drop-cache"},
+      {"data-file.filename", "data-file"},
+      {"backing.driver", "backing-format"},
   };
   return table;
 }
@@ -94,30 +89,7 @@ Result<std::string> probe_format(const Workshop& shop, const std::string& file) 
   auto name = parse_file_name(file);
   if (!name) return std::unexpected(std::move(name.error()));
   if (name->protocol != Protocol::File) return "raw";
-  struct stat status {};
-  if (::stat(name->path.c_str(), &status) != 0)
-    return std::unexpected(Error::from_errno(errno, "open", name->path));
-  if (auto kind = kind_of_file(status, name->path); !kind) return std::unexpected(std::move(kind.error()));
-  const int fd = ::open(name->path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return std::unexpected(Error::from_errno(errno, "open", name->path));
-  std::array<std::byte, kHeadBytes> head;
-  std::size_t filled = 0;
-  ssize_t got = 1;
-  while (filled < head.size() && got != 0) {
-    got = ::pread(fd, head.data() + filled, head.size() - filled, static_cast<off_t>(filled));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      Error error = Error::from_errno(errno, "read", name->path);
-      ::close(fd);
-      return std::unexpected(std::move(error));
-    }
-    filled += static_cast<std::size_t>(got);
-  }
-  ::close(fd);
-  for (const auto& [format_name, format] : shop.formats.all()) {
-    if (format.probe && format.probe(std::span(head).first(filled))) return format_name;
-  }
-  return "raw";
+  return probe_file(name->path, shop.formats);
 }
 
 Result<DiskSpec> describe_image(const Workshop& shop, const ImageName& name, const OpenMode& mode) {
@@ -148,6 +120,7 @@ Result<DiskSpec> describe_image(const Workshop& shop, const ImageName& name, con
   if (!name.options) spec->discard = mode.unmap;
   if (!mode.drop_cache) spec->drop_cache = false;
   spec->whole_sectors = false;
+  spec->data_files = FilesFrom::SameDirectory;
   spec->id = spec->file;
   return spec;
 }

@@ -3,17 +3,22 @@
 // data must be there before the pointer, unlike a VDI block's, and releasing early shows what was written to
 // another block.
 //
-//   sector 0   "COW!", the number of places ever used (an upper bound, as VDI's)
+//   sector 0   "COW!", the number of places ever used (an upper bound, as VDI's); from byte 8 on three
+//              texts that end in zero bytes: a backing file, its format, a data file, "" for none
 //   map        a number of 32 bits for each block, eight to a sector: its place plus one, or 0
 //   places     one sector each, twice as many as blocks
 //
-// Blocks are sectors. Nothing is lost when it is opened again: what no entry names is free.
+// Blocks are sectors. What no entry names is read from the backing file, or is zeroes. The data file, where
+// there is one, is only held open: it is there to test who may open it. Nothing is lost when it is opened
+// again: what no entry names is free.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "block/format_registry.h"
@@ -22,10 +27,17 @@
 
 namespace spindle::test {
 
+/// The files that a toy image names.
+struct CowToyNames {
+  std::string backing = {}, format = {}, data_file = {};
+};
+
 class CowToy final : public Node, private Commit::Owner {
  public:
   static constexpr uint64_t kSector = 512;
   static constexpr uint32_t kPerSector = 8;
+  static constexpr std::size_t kNamesAt = 8;
+  using Names = CowToyNames;
 
   struct Layout {
     uint32_t blocks;
@@ -42,20 +54,29 @@ class CowToy final : public Node, private Commit::Owner {
     uint64_t offset_of(uint32_t place) const { return data() + place * kSector; }
   };
 
-  static Task<Result<>> create(std::shared_ptr<Node> file, uint64_t size) {
+  static Task<Result<>> create(std::shared_ptr<Node> file, uint64_t size, Names names = {}) {
     const Layout layout(size);
     SPINDLE_CO_TRY(co_await file->resize(layout.file_size()));
     std::array<std::byte, kSector> header{};
     std::memcpy(header.data(), "COW!", 4);
+    std::size_t at = kNamesAt;
+    for (const std::string* name : {&names.backing, &names.format, &names.data_file}) {
+      if (name->size() >= header.size() - at) co_return std::unexpected(Error{.kind = ErrorKind::Invalid});
+      std::memcpy(header.data() + at, name->data(), name->size());
+      at += name->size() + 1;
+    }
     const iovec part{header.data(), header.size()};
     SPINDLE_CO_TRY(co_await file->write(0, Buffers(std::span(&part, 1)), {}));
     co_return co_await file->flush();
   }
 
-  static Task<Result<std::shared_ptr<Node>>> open(std::shared_ptr<Node> file, Commit::Options options) {
+  static Task<Result<std::shared_ptr<Node>>> open(std::shared_ptr<Node> file, Commit::Options options,
+                                                  OtherFiles* others = nullptr) {
     std::shared_ptr<CowToy> toy(new CowToy(std::move(file), options));
     auto loaded = co_await toy->load();
     if (!loaded) co_return std::unexpected(std::move(loaded.error()));
+    auto named = co_await toy->open_others(others);
+    if (!named) co_return std::unexpected(std::move(named.error()));
     co_return std::shared_ptr<Node>(std::move(toy));
   }
 
@@ -83,8 +104,12 @@ class CowToy final : public Node, private Commit::Owner {
     std::vector<std::byte> flat(buffers.size);
     for (uint64_t at = 0; at < buffers.size; at += kSector) {
       const uint32_t entry = entries_[(offset + at) / kSector];
-      if (entry == 0) continue;
       const iovec part{flat.data() + at, kSector};
+      if (entry == 0) {
+        if (backing_ && offset + at + kSector <= backing_->size())
+          SPINDLE_CO_TRY(co_await backing_->read(offset + at, Buffers(std::span(&part, 1))));
+        continue;
+      }
       SPINDLE_CO_TRY(co_await file_->read(layout_.offset_of(entry - 1), Buffers(std::span(&part, 1))));
     }
     uint64_t done = 0;
@@ -109,7 +134,14 @@ class CowToy final : public Node, private Commit::Owner {
   Task<Result<>> discard(uint64_t, uint64_t) override { return finished(Result<>{}); }
   Task<Result<>> flush() override { return commit_.flush(); }
   Task<Result<Extent>> map(uint64_t offset, uint64_t length) override {
-    co_return Extent{.offset = offset, .length = length, .data = true};
+    SPINDLE_CO_TRY(check_range("map", offset, length));
+    length = std::min(length, kSector - offset % kSector);
+    if (entries_[offset / kSector] != 0) co_return Extent{.offset = offset, .length = length, .data = true};
+    if (!backing_ || offset + length > backing_->size())
+      co_return Extent{.offset = offset, .length = length, .zero = true};
+    auto below = co_await backing_->map(offset, length);
+    if (below) ++below->depth;
+    co_return below;
   }
   Task<Result<>> resize(uint64_t) override {
     return finished(Result<>(std::unexpected(Error{.kind = ErrorKind::NotSupported, .operation = "resize"})));
@@ -118,11 +150,29 @@ class CowToy final : public Node, private Commit::Owner {
     co_await commit_.close();
     Result<> result;
     if (!dirty_.empty() && !commit_.abandoned()) result = co_await commit_.flush();
-    auto closed = co_await file_->close();
-    co_return result ? closed : result;
+    for (Node* node : {backing_.get(), data_file_.get(), file_.get()}) {
+      if (!node) continue;
+      auto closed = co_await node->close();
+      if (result) result = closed;
+    }
+    co_return result;
   }
   void abandon() override { commit_.abandon(); }
   Node* child() const override { return file_.get(); }
+  Node* backing() const override { return backing_.get(); }
+  Node* data_file() const { return data_file_.get(); }
+
+  static Format format() {
+    Format toy;
+    toy.name = "toy";
+    toy.open = [](std::shared_ptr<Node> file, OpenOptions options) {
+      return CowToy::open(std::move(file), {.idle = {}}, options.others);
+    };
+    toy.probe = [](std::span<const std::byte> head) {
+      return head.size() >= 4 && std::memcmp(head.data(), "COW!", 4) == 0;
+    };
+    return toy;
+  }
 
  private:
   CowToy(std::shared_ptr<Node> file, Commit::Options options)
@@ -142,6 +192,8 @@ class CowToy final : public Node, private Commit::Owner {
       co_return std::unexpected(Error{.kind = ErrorKind::Corrupt, .operation = "open"});
     }
     count_ = get32(head.data() + 4);
+    std::copy_n(head.begin(), kSector, header_.begin());
+    header_.back() = std::byte{0};
     entries_.resize(layout_.blocks);
     std::vector<bool> used(layout_.places());
     for (uint32_t block = 0; block < layout_.blocks; ++block) {
@@ -155,6 +207,34 @@ class CowToy final : public Node, private Commit::Owner {
       if (!used[place]) free_.push_back(place);
     }
     co_return Result<>{};
+  }
+
+  Task<Result<>> open_others(OtherFiles* others) {
+    std::array<std::string, 3> names;
+    std::size_t at = kNamesAt;
+    for (std::string& name : names) {
+      if (at < kSector) name = reinterpret_cast<const char*>(header_.data()) + at;
+      at += name.size() + 1;
+    }
+    OtherFile below{.name = names[0]};
+    if (!names[1].empty()) below.format = names[1];
+    if (!others && (!names[0].empty() || !names[2].empty()))
+      co_return std::unexpected(Error{.kind = ErrorKind::NotSupported, .operation = "open"});
+    if (!names[0].empty()) {
+      auto opening = others->open_backing(std::move(below));
+      auto backing = co_await opening;
+      if (!backing) co_return std::unexpected(std::move(backing.error()));
+      backing_ = std::move(*backing);
+    }
+    if (names[2].empty()) co_return Result<>{};
+    auto opening = others->open_data_file(OtherFile{.name = names[2]});
+    auto data = co_await opening;
+    if (data) {
+      data_file_ = std::move(*data);
+      co_return Result<>{};
+    }
+    if (backing_) static_cast<void>(co_await backing_->close());
+    co_return std::unexpected(std::move(data.error()));
   }
 
   static uint64_t at_of(uint32_t block) {
@@ -189,8 +269,7 @@ class CowToy final : public Node, private Commit::Owner {
     if (wanted_ > count_) {
       frozen_count_ = count_;
       count_ = wanted_;
-      std::vector<std::byte> header(kSector);
-      std::memcpy(header.data(), "COW!", 4);
+      std::vector<std::byte> header(header_.begin(), header_.end());
       put32(header.data() + 4, count_);
       batch.before.push_back({.offset = 0, .bytes = std::move(header)});
     }
@@ -223,7 +302,8 @@ class CowToy final : public Node, private Commit::Owner {
   }
   uint64_t waiting_bytes() const override { return dirty_.size() * kSector; }
 
-  std::shared_ptr<Node> file_;
+  std::shared_ptr<Node> file_, backing_, data_file_;
+  std::array<std::byte, kSector> header_{};
   Layout layout_;
   NodeFacts facts_;
   Commit commit_;

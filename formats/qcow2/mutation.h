@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "formats/commit/commit.h"
+#include "formats/qcow2/node_mutation.h"
 
 namespace spindle::qcow2 {
 
@@ -18,6 +19,7 @@ enum class ImageMutation : uint8_t {
 struct Mutations {
   ImageMutation image = ImageMutation::None;
   CommitMutation commit = CommitMutation::None;
+  NodeMutation node = NodeMutation::None;
 };
 
 }  // namespace spindle::qcow2

@@ -1,6 +1,7 @@
 #include "formats/register_formats.h"
 
 #include "block/parse.h"
+#include "formats/qcow2/register.h"
 #include "formats/raw_create.h"
 #include "formats/raw_node.h"
 #include "formats/vdi/register.h"
@@ -33,6 +34,7 @@ void register_formats(FormatRegistry& registry) {
                       .create = create_raw,
                       .create_options = raw_create_options(),
                       .measure = measure_raw});
+  registry.add(qcow2::format());
   registry.add(vdi::format());
 }
 

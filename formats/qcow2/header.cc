@@ -126,6 +126,7 @@ Result<> decode_version3(std::span<const std::byte> cluster, Header& header, uin
                               header_length, cluster.size()));
   }
   header.layout.extended_l2 = header.has(kExtendedL2);
+  header.layout.external_data = header.has(kExternalData);
   unsigned compression = 0;
   if (header_length > kCompressionAt) {
     compression = static_cast<unsigned>(cluster[kCompressionAt]);

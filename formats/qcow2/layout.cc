@@ -6,7 +6,7 @@ namespace spindle::qcow2 {
 
 Kind Layout::kind(const L2Entry& entry, unsigned subcluster) const {
   if (entry.compressed()) return Kind::Compressed;
-  const bool placed = entry.host_offset() != 0;
+  const bool placed = entry.host_offset() != 0 || (external_data && entry.copied());
   if (!extended_l2) {
     if ((entry.entry & kZero) != 0) return placed ? Kind::ZeroAllocated : Kind::Zero;
     return placed ? Kind::Data : Kind::Unallocated;

@@ -61,6 +61,7 @@ struct Layout {
   unsigned cluster_bits = 16;
   unsigned refcount_order = 4;  ///< a count has 1 << refcount_order bits
   bool extended_l2 = false;
+  bool external_data = false;  ///< clusters lie in another file, where offset 0 is a place like any
 
   uint64_t cluster_size() const { return uint64_t{1} << cluster_bits; }
   uint64_t in_cluster(uint64_t offset) const { return offset & (cluster_size() - 1); }

@@ -22,7 +22,7 @@ std::vector<Row> rows_of_table() {
   FormatRegistry registry;
   register_formats(registry);
   std::vector<Row> rows;
-  for (const char* name : {"raw", "vdi"}) {
+  for (const char* name : {"raw", "qcow2", "vdi"}) {
     const Format* format = registry.find(name);
     if (!format) continue;
     if (std::ranges::find(format->option_keys, "metadata-flush") == format->option_keys.end()) {
